@@ -1,0 +1,61 @@
+# Everything is installed into .venv and nowhere else.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+SOURCES := tidegate tests examples benchmarks
+
+.PHONY: help setup demo test lint format typecheck unit bench soak lock docs clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+setup: $(READY)  ## create .venv and install the locked dependencies
+
+$(READY): pyproject.toml requirements.lock scripts/check_java.sh
+	@scripts/check_java.sh
+	@if [ -x $(PY) ]; then python=$(PY); else python=$(PYTHON); fi; \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Tidegate needs Python 3.11 or newer, but '$$python' is $$($$python -V 2>&1 || echo missing)."; \
+		echo "Install it (Debian/Ubuntu: sudo apt-get install python3.11 python3.11-venv; Fedora: sudo dnf install python3.11;"; \
+		echo "macOS: brew install python@3.11), remove $(VENV) if there is one, and run: make setup PYTHON=python3.11"; \
+		exit 1; }
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $(READY)
+
+demo: setup  ## run the demo on local Spark
+	$(PY) examples/demo.py
+
+test: lint  ## lint, types and all tests
+	$(PY) -m pytest -q
+
+lint: setup  ## ruff and mypy
+	$(PY) -m ruff check $(SOURCES)
+	$(PY) -m ruff format --check $(SOURCES)
+	$(PY) -m mypy
+
+unit: setup  ## only the fast tests, without Spark
+	$(PY) -m pytest -q -m "not spark and not slow"
+
+format: setup  ## format the sources in place
+	$(PY) -m ruff check --fix $(SOURCES)
+	$(PY) -m ruff format $(SOURCES)
+
+bench: setup  ## run the benchmarks
+	$(PY) -m benchmarks
+
+soak: setup  ## simulate failures until stopped
+	$(PY) -m tests.simulation.soak
+
+lock: $(READY)  ## pin the dependencies of pyproject.toml anew
+	CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile --quiet --upgrade --extra dev --strip-extras \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
+
+docs: setup  ## write the generated pages of docs/
+	$(PY) -m tidegate.common.options docs/configuration.md
+
+clean:  ## remove what builds and tests leave behind (not .venv)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
