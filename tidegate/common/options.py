@@ -1,0 +1,508 @@
+"""Every configuration key that Tidegate knows. `docs/configuration.md` is written from here:
+`python -m tidegate.common.options docs/configuration.md`.
+
+A module reads an option with `read(config, options.PARALLELISM)` and gets a typed value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tidegate.common.config_options import ConfigOption, OptionType
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError
+
+_STRING, _INTEGER, _FLOAT = OptionType.STRING, OptionType.INTEGER, OptionType.FLOAT
+_BOOLEAN, _DURATION, _MEMORY = OptionType.BOOLEAN, OptionType.DURATION, OptionType.MEMORY
+_ENUM, _LIST, _MAP = OptionType.ENUM, OptionType.LIST, OptionType.MAP
+
+# ---------------------------------------------------------------- the job
+
+PARALLELISM = ConfigOption(
+    "parallelism.default", _INTEGER, 1, "How many parallel subtasks an operator has when it does not say.", minimum=1
+)
+MAX_PARALLELISM = ConfigOption(
+    "pipeline.max-parallelism",
+    _INTEGER,
+    None,
+    "Number of key groups: the highest parallelism a job can ever be resumed at. Unset: chosen from the parallelism.",
+    minimum=1,
+    maximum=32768,
+)
+PIPELINE_NAME = ConfigOption("pipeline.name", _STRING, None, "Name of the job, as the page and the logs show it.")
+OPERATOR_CHAINING = ConfigOption(
+    "pipeline.operator-chaining.enabled",
+    _BOOLEAN,
+    True,
+    "Run operators that are connected one to one in the same task, without a channel between them.",
+    ("pipeline.operator-chaining",),
+)
+AUTO_WATERMARK_INTERVAL = ConfigOption(
+    "pipeline.auto-watermark-interval", _DURATION, 200, "How often watermarks are made. 0: never.", minimum=0
+)
+OBJECT_REUSE = ConfigOption(
+    "pipeline.object-reuse",
+    _BOOLEAN,
+    False,
+    "Accepted for compatibility: a chain always hands the same objects on, so functions must not change their inputs.",
+)
+AUTO_GENERATE_UIDS = ConfigOption(
+    "pipeline.auto-generate-uids",
+    _BOOLEAN,
+    True,
+    "Give operators without a uid an id from their place in the graph. false: an operator without a uid is an error.",
+)
+GLOBAL_JOB_PARAMETERS = ConfigOption(
+    "pipeline.global-job-parameters", _MAP, {}, "Pairs that functions can read through their runtime context."
+)
+PIPELINE_JARS = ConfigOption("pipeline.jars", _LIST, [], "Accepted and ignored: connectors here are Python.")
+PIPELINE_CLASSPATHS = ConfigOption(
+    "pipeline.classpaths", _LIST, [], "Accepted and ignored: connectors here are Python."
+)
+RUNTIME_MODE = ConfigOption(
+    "execution.runtime-mode",
+    _ENUM,
+    "STREAMING",
+    "Who drives the operators: STREAMING is the gang of long-running tasks.",
+    choices=("STREAMING", "BATCH", "AUTOMATIC", "MICRO_BATCH"),
+)
+BUFFER_TIMEOUT = ConfigOption(
+    "execution.buffer-timeout.interval",
+    _DURATION,
+    100,
+    "Longest time a record waits in an output batch that is not full. 0: sent after every slice of work.",
+    ("execution.buffer-timeout",),
+    minimum=-1,
+)
+BUFFER_TIMEOUT_ENABLED = ConfigOption(
+    "execution.buffer-timeout.enabled", _BOOLEAN, True, "false: batches are sent only when they are full."
+)
+
+# ---------------------------------------------------------------- checkpoints
+
+CHECKPOINT_INTERVAL = ConfigOption(
+    "execution.checkpointing.interval",
+    _DURATION,
+    None,
+    "Time from the start of one periodic checkpoint to the start of the next. Unset: no checkpoints.",
+    minimum=1,
+)
+CHECKPOINT_MODE = ConfigOption(
+    "execution.checkpointing.mode",
+    _ENUM,
+    "EXACTLY_ONCE",
+    "EXACTLY_ONCE aligns barriers; AT_LEAST_ONCE never blocks, and records may be counted twice after a failure.",
+    choices=("EXACTLY_ONCE", "AT_LEAST_ONCE"),
+)
+CHECKPOINT_TIMEOUT = ConfigOption(
+    "execution.checkpointing.timeout", _DURATION, 600_000, "A checkpoint that takes longer is aborted.", minimum=1
+)
+CHECKPOINT_MIN_PAUSE = ConfigOption(
+    "execution.checkpointing.min-pause",
+    _DURATION,
+    0,
+    "Shortest time from the end of one checkpoint to the start of the next.",
+    minimum=0,
+)
+MAX_CONCURRENT_CHECKPOINTS = ConfigOption(
+    "execution.checkpointing.max-concurrent-checkpoints",
+    _INTEGER,
+    1,
+    "How many checkpoints may be under way at once.",
+    minimum=1,
+)
+TOLERABLE_FAILED_CHECKPOINTS = ConfigOption(
+    "execution.checkpointing.tolerable-failed-checkpoints",
+    _INTEGER,
+    0,
+    "How many checkpoints in a row may fail before the job fails over.",
+    minimum=0,
+)
+UNALIGNED_ENABLED = ConfigOption(
+    "execution.checkpointing.unaligned.enabled",
+    _BOOLEAN,
+    False,
+    "Barriers overtake buffered records, which become part of the checkpoint. Only with EXACTLY_ONCE.",
+    ("execution.checkpointing.unaligned",),
+)
+UNALIGNED_FORCED = ConfigOption(
+    "execution.checkpointing.unaligned.forced",
+    _BOOLEAN,
+    False,
+    "Take unaligned checkpoints also where the graph has edges for which they are off otherwise.",
+)
+ALIGNED_CHECKPOINT_TIMEOUT = ConfigOption(
+    "execution.checkpointing.aligned-checkpoint-timeout",
+    _DURATION,
+    0,
+    "With unaligned checkpoints: start aligned and become unaligned when alignment takes longer. 0: unaligned at once.",
+    minimum=0,
+)
+CHECKPOINT_DIR = ConfigOption(
+    "execution.checkpointing.dir",
+    _STRING,
+    None,
+    "URI of the folder in which checkpoints are stored, e.g. `file:///data/checkpoints` or `s3://bucket/checkpoints`.",
+    ("state.checkpoints.dir",),
+)
+SAVEPOINT_DIR = ConfigOption(
+    "execution.checkpointing.savepoint-dir",
+    _STRING,
+    None,
+    "URI of the folder for savepoints that are triggered without one.",
+    ("state.savepoints.dir",),
+)
+NUM_RETAINED = ConfigOption(
+    "execution.checkpointing.num-retained",
+    _INTEGER,
+    1,
+    "How many completed checkpoints are kept.",
+    ("state.checkpoints.num-retained",),
+    minimum=1,
+)
+EXTERNALIZED_RETENTION = ConfigOption(
+    "execution.checkpointing.externalized-checkpoint-retention",
+    _ENUM,
+    "NO_EXTERNALIZED_CHECKPOINTS",
+    "What happens to the last checkpoints when the job ends. RETAIN_ON_CANCELLATION keeps them when it is cancelled or "
+    "fails, DELETE_ON_CANCELLATION when it fails, NO_EXTERNALIZED_CHECKPOINTS never.",
+    choices=("NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION", "DELETE_ON_CANCELLATION"),
+)
+INCREMENTAL = ConfigOption(
+    "execution.checkpointing.incremental",
+    _BOOLEAN,
+    False,
+    "A checkpoint stores only what changed since the one before.",
+    ("state.backend.incremental",),
+)
+CHECKPOINT_STORAGE = ConfigOption(
+    "execution.checkpointing.storage",
+    _ENUM,
+    None,
+    "Where checkpoints go. Unset: filesystem when a folder is set, otherwise the memory of the JobManager.",
+    ("state.checkpoint-storage",),
+    choices=("jobmanager", "filesystem"),
+)
+SNAPSHOT_COMPRESSION = ConfigOption(
+    "execution.checkpointing.snapshot-compression",
+    _BOOLEAN,
+    False,
+    "Compress the state in checkpoints.",
+    ("execution.checkpointing.use-snapshot-compression",),
+)
+CHECKPOINTS_AFTER_TASKS_FINISH = ConfigOption(
+    "execution.checkpointing.checkpoints-after-tasks-finish",
+    _BOOLEAN,
+    True,
+    "Go on taking checkpoints when some tasks have finished.",
+    ("execution.checkpointing.checkpoints-after-tasks-finish.enabled",),
+)
+
+# ---------------------------------------------------------------- state and its recovery
+
+STATE_BACKEND = ConfigOption(
+    "state.backend.type",
+    _ENUM,
+    "hashmap",
+    "Where working state lives: hashmap on the heap, rocksdb on local disk.",
+    ("state.backend",),
+    choices=("hashmap", "rocksdb"),
+    synonyms={"jobmanager": "hashmap", "filesystem": "hashmap", "memory": "hashmap"},
+)
+MAX_MEMORY_STATE_SIZE = ConfigOption(
+    "state.storage.jobmanager.max-state-size",
+    _MEMORY,
+    5 << 20,
+    "Largest state of one subtask that the memory of the JobManager takes in a checkpoint.",
+    minimum=1,
+)
+RECOVERY_PATH = ConfigOption(
+    "execution.state-recovery.path",
+    _STRING,
+    None,
+    "A retained checkpoint or savepoint to start from.",
+    ("execution.savepoint.path",),
+)
+RECOVERY_IGNORE_UNCLAIMED_STATE = ConfigOption(
+    "execution.state-recovery.ignore-unclaimed-state",
+    _BOOLEAN,
+    False,
+    "Start also when the checkpoint has state of operators that the job no longer has; that state is dropped.",
+    ("execution.savepoint.ignore-unclaimed-state",),
+)
+RECOVERY_CLAIM_MODE = ConfigOption(
+    "execution.state-recovery.claim-mode",
+    _ENUM,
+    "NO_CLAIM",
+    "Whether the job owns the checkpoint it starts from: CLAIM deletes it when it is no longer needed.",
+    ("execution.savepoint-restore-mode",),
+    choices=("NO_CLAIM", "CLAIM", "LEGACY"),
+)
+
+# ---------------------------------------------------------------- restarts
+
+RESTART_STRATEGY = ConfigOption(
+    "restart-strategy.type",
+    _ENUM,
+    None,
+    "What to do when the job fails. Unset: exponential-delay when checkpointing is on, none otherwise.",
+    ("restart-strategy",),
+    choices=("none", "fixed-delay", "failure-rate", "exponential-delay"),
+    synonyms={
+        "off": "none",
+        "disable": "none",
+        "fixeddelay": "fixed-delay",
+        "failurerate": "failure-rate",
+        "exponentialdelay": "exponential-delay",
+    },
+)
+FIXED_DELAY_ATTEMPTS = ConfigOption(
+    "restart-strategy.fixed-delay.attempts", _INTEGER, 1, "How often the job is restarted.", minimum=1
+)
+FIXED_DELAY_DELAY = ConfigOption(
+    "restart-strategy.fixed-delay.delay", _DURATION, 1000, "Wait before each restart.", minimum=0
+)
+FAILURE_RATE_MAX_FAILURES = ConfigOption(
+    "restart-strategy.failure-rate.max-failures-per-interval",
+    _INTEGER,
+    1,
+    "How many failures within the interval are followed by a restart; one more fails the job.",
+    minimum=1,
+)
+FAILURE_RATE_INTERVAL = ConfigOption(
+    "restart-strategy.failure-rate.failure-rate-interval",
+    _DURATION,
+    60_000,
+    "The interval in which failures are counted.",
+    minimum=1,
+)
+FAILURE_RATE_DELAY = ConfigOption(
+    "restart-strategy.failure-rate.delay", _DURATION, 1000, "Wait before each restart.", minimum=0
+)
+EXPONENTIAL_INITIAL_BACKOFF = ConfigOption(
+    "restart-strategy.exponential-delay.initial-backoff", _DURATION, 1000, "Wait before the first restart.", minimum=1
+)
+EXPONENTIAL_MAX_BACKOFF = ConfigOption(
+    "restart-strategy.exponential-delay.max-backoff", _DURATION, 60_000, "Longest wait before a restart.", minimum=1
+)
+EXPONENTIAL_MULTIPLIER = ConfigOption(
+    "restart-strategy.exponential-delay.backoff-multiplier",
+    _FLOAT,
+    1.5,
+    "By how much the wait grows with each restart.",
+    minimum=1.0,
+)
+EXPONENTIAL_RESET_THRESHOLD = ConfigOption(
+    "restart-strategy.exponential-delay.reset-backoff-threshold",
+    _DURATION,
+    3_600_000,
+    "The wait starts small again when the job ran this long without a failure.",
+    minimum=1,
+)
+EXPONENTIAL_JITTER = ConfigOption(
+    "restart-strategy.exponential-delay.jitter-factor",
+    _FLOAT,
+    0.1,
+    "A random part, as a share of the wait, is added or taken off.",
+    minimum=0.0,
+    maximum=1.0,
+)
+EXPONENTIAL_ATTEMPTS = ConfigOption(
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+    _INTEGER,
+    None,
+    "How many restarts are tried before the wait was reset; one more failure fails the job.",
+    minimum=1,
+    special=("infinite",),
+)
+
+# ---------------------------------------------------------------- failure detection and the end of tasks
+
+HEARTBEAT_INTERVAL = ConfigOption(
+    "heartbeat.interval", _DURATION, 1000, "How often the JobManager and the slots send heartbeats.", minimum=1
+)
+HEARTBEAT_TIMEOUT = ConfigOption(
+    "heartbeat.timeout", _DURATION, 8000, "A slot or JobManager that is silent for longer is taken for dead.", minimum=1
+)
+CANCELLATION_INTERVAL = ConfigOption(
+    "task.cancellation.interval", _DURATION, 30_000, "Wait before a task is asked again to leave.", minimum=1
+)
+CANCELLATION_TIMEOUT = ConfigOption(
+    "task.cancellation.timeout",
+    _DURATION,
+    180_000,
+    "A task that has not left after this time has its worker killed. 0: never.",
+    minimum=0,
+)
+LATENCY_TRACKING_INTERVAL = ConfigOption(
+    "metrics.latency.interval", _DURATION, 0, "How often latency markers leave the sources. 0: never.", minimum=0
+)
+
+# ---------------------------------------------------------------- ours
+
+NETWORK_BATCH_SIZE = ConfigOption(
+    "tidegate.network.batch-size", _INTEGER, 1024, "Most records in a batch between two tasks.", minimum=1
+)
+NETWORK_CREDITS = ConfigOption(
+    "tidegate.network.credits-per-channel",
+    _INTEGER,
+    4,
+    "How many batches may be under way on one channel; bounds memory and sets the strength of back-pressure.",
+    minimum=1,
+)
+NETWORK_MAX_BATCH_BYTES = ConfigOption(
+    "tidegate.network.max-batch-bytes", _MEMORY, 1 << 20, "Size at which a batch is sent even if not full.", minimum=1
+)
+SLOT_START_TIMEOUT = ConfigOption(
+    "tidegate.slot.start-timeout",
+    _DURATION,
+    60_000,
+    "How long the workers may take to start and register before the attempt counts as failed.",
+    minimum=1,
+)
+CHECKPOINT_TRACE = ConfigOption(
+    "tidegate.checkpoint.trace",
+    _BOOLEAN,
+    False,
+    "Print every barrier, alignment and snapshot, for learning and debugging.",
+)
+CHECKPOINT_MAX_INCREMENTS = ConfigOption(
+    "tidegate.checkpoint.max-increments",
+    _INTEGER,
+    10,
+    "How many increments may follow a full snapshot before the next full one.",
+    minimum=0,
+)
+CHECKPOINT_HISTORY_SIZE = ConfigOption(
+    "tidegate.checkpoint.history-size", _INTEGER, 100, "How many checkpoints the statistics remember.", minimum=1
+)
+SINK_COMMIT_RETRIES = ConfigOption(
+    "tidegate.sink.commit-retries",
+    _INTEGER,
+    10,
+    "How often a failed commit of a sink is tried again before the job fails over.",
+    minimum=0,
+)
+SINK_COMMIT_BACKOFF = ConfigOption(
+    "tidegate.sink.commit-backoff",
+    _DURATION,
+    100,
+    "Wait before a failed commit is tried again; doubles with each try.",
+    minimum=0,
+)
+PYTHON_FILES = ConfigOption(
+    "tidegate.python.files",
+    _LIST,
+    [],
+    "Files and folders with Python code that are shipped to the workers.",
+    ("python.files",),
+)
+
+ALL_OPTIONS: tuple[ConfigOption, ...] = tuple(v for v in list(globals().values()) if isinstance(v, ConfigOption))
+"""All options in the order of this file."""
+
+KEYS: dict[str, ConfigOption] = {key: option for option in ALL_OPTIONS for key in option.keys}
+"""Every key, aliases too, to its option."""
+
+PASSED_ON = "spark."
+"""Keys that start so are Spark's own and are handed to the session."""
+
+FLINK_PREFIXES = (
+    "taskmanager.",
+    "jobmanager.",
+    "rest.",
+    "metrics.",
+    "kubernetes.",
+    "yarn.",
+    "env.",
+    "python.",
+    "table.",
+    "security.",
+    "high-availability.",
+    "web.",
+    "classloader.",
+    "cluster.",
+    "blob.",
+    "akka.",
+    "pekko.",
+    "fs.",
+    "s3.",
+    "state.",
+)
+"""Keys of Flink's that mean nothing here: a configuration may hold them, with a warning."""
+
+
+def read(config: Configuration, option: ConfigOption) -> Any:
+    """The typed value: what is set under the key or an alias, else the default. Lengths of time are ms, sizes bytes."""
+    return config.get(option)
+
+
+def validate_keys(config: Configuration) -> None:
+    """Raise ConfigurationError for an unknown key, naming the nearest; warn about Flink's unused ones."""
+    for key in sorted(config.key_set()):
+        if key in KEYS or key.startswith(PASSED_ON):
+            continue
+        if key.startswith(FLINK_PREFIXES):
+            warnings.warn(f"The configuration key '{key}' has no effect in Tidegate.", UserWarning, stacklevel=2)
+            continue
+        raise ConfigurationError(f"Unknown configuration key '{key}'.{_suggestion(key)}")
+
+
+def validate_values(config: Configuration) -> None:
+    """Raise ConfigurationError for the first known key whose value is wrong."""
+    for key in sorted(config.key_set()):
+        option = KEYS.get(key)
+        if option is not None:
+            option.parse(config.get_raw(key), key)
+
+
+def _suggestion(key: str) -> str:
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), KEYS, n=1, cutoff=0.6)
+    return f" Did you mean '{near[0]}'?" if near else " docs/configuration.md lists all keys."
+
+
+# ---------------------------------------------------------------- the page
+
+
+def configuration_page() -> str:
+    """`docs/configuration.md`."""
+    sections = (
+        ("The job", ("parallelism.", "pipeline.", "execution.runtime", "execution.buffer")),
+        ("Checkpoints", ("execution.checkpointing.",)),
+        ("State and its recovery", ("state.", "execution.state-recovery.")),
+        ("Restarts", ("restart-strategy.",)),
+        ("Failure detection and the end of tasks", ("heartbeat.", "task.", "metrics.")),
+        ("Tidegate's own", ("tidegate.",)),
+    )
+    lines = [
+        "# Configuration",
+        "",
+        "<!-- Written by `make docs` from tidegate/common/options.py: change it there. -->",
+        "",
+        "Set in a `Configuration` that is given to `StreamExecutionEnvironment.get_execution_environment(config)`, or",
+        "with `env.configure(config)`. Durations are written as `500 ms`, `10 s`, `1 min` (a plain number is",
+        "milliseconds), memory sizes as `5 mb`. Keys that start with `spark.` are handed to Spark. An unknown key is",
+        "an error; keys that Flink has and Tidegate does not use give a warning.",
+    ]
+    for title, prefixes in sections:
+        lines += ["", f"## {title}", "", "| key | type | default | meaning |", "|---|---|---|---|"]
+        lines += [_page_line(option) for option in ALL_OPTIONS if option.key.startswith(prefixes)]
+    return "\n".join(lines) + "\n"
+
+
+def _page_line(option: ConfigOption) -> str:
+    kind = ", ".join(f"`{c}`" for c in option.choices) or option.type.value
+    default = f"`{option.format(option.default)}`" if option.default not in (None, [], {}) or option.special else "none"
+    also = f" Also as {', '.join(f'`{a}`' for a in option.aliases)}." if option.aliases else ""
+    return f"| `{option.key}` | {kind} | {default} | {option.description}{also} |"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(configuration_page(), encoding="utf-8")
+    else:
+        print(configuration_page(), end="")
