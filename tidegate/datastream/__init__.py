@@ -1,0 +1,184 @@
+"""The DataStream API. Names are loaded when they are first used, so a worker loads only what its job needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.datastream.checkpoint_config import CheckpointConfig
+    from tidegate.datastream.checkpoint_storage import (
+        CheckpointStorage,
+        FileSystemCheckpointStorage,
+        JobManagerCheckpointStorage,
+    )
+    from tidegate.datastream.checkpointing_mode import CheckpointingMode
+    from tidegate.datastream.data_stream import (
+        CloseableIterator,
+        ConnectedStreams,
+        DataStream,
+        DataStreamSink,
+        KeyedStream,
+    )
+    from tidegate.datastream.execution_mode import RuntimeExecutionMode
+    from tidegate.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
+    from tidegate.datastream.functions import (
+        AggregateFunction,
+        AllWindowFunction,
+        AsyncFunction,
+        BroadcastProcessFunction,
+        CheckpointedFunction,
+        CheckpointListener,
+        CoFlatMapFunction,
+        CoMapFunction,
+        CoProcessFunction,
+        FilterFunction,
+        FlatMapFunction,
+        Function,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
+        KeyedProcessFunction,
+        KeySelector,
+        MapFunction,
+        Partitioner,
+        ProcessAllWindowFunction,
+        ProcessFunction,
+        ProcessWindowFunction,
+        ReduceFunction,
+        RuntimeContext,
+        SinkFunction,
+        SourceFunction,
+        WindowFunction,
+    )
+    from tidegate.datastream.output_tag import OutputTag
+    from tidegate.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
+    from tidegate.datastream.state_backend import (
+        EmbeddedRocksDBStateBackend,
+        FsStateBackend,
+        HashMapStateBackend,
+        MemoryStateBackend,
+        PredefinedOptions,
+        RocksDBStateBackend,
+        StateBackend,
+    )
+    from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
+    from tidegate.datastream.time_domain import TimeDomain
+    from tidegate.datastream.timerservice import TimerService
+
+_NAMES = {
+    "checkpoint_config": ("CheckpointConfig",),
+    "checkpoint_storage": ("CheckpointStorage", "FileSystemCheckpointStorage", "JobManagerCheckpointStorage"),
+    "checkpointing_mode": ("CheckpointingMode",),
+    "data_stream": ("CloseableIterator", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream"),
+    "execution_mode": ("RuntimeExecutionMode",),
+    "externalized_checkpoint_retention": ("ExternalizedCheckpointRetention",),
+    "functions": (
+        "AggregateFunction",
+        "AllWindowFunction",
+        "AsyncFunction",
+        "BroadcastProcessFunction",
+        "CheckpointListener",
+        "CheckpointedFunction",
+        "CoFlatMapFunction",
+        "CoMapFunction",
+        "CoProcessFunction",
+        "FilterFunction",
+        "FlatMapFunction",
+        "Function",
+        "KeySelector",
+        "KeyedBroadcastProcessFunction",
+        "KeyedCoProcessFunction",
+        "KeyedProcessFunction",
+        "MapFunction",
+        "Partitioner",
+        "ProcessAllWindowFunction",
+        "ProcessFunction",
+        "ProcessWindowFunction",
+        "ReduceFunction",
+        "RuntimeContext",
+        "SinkFunction",
+        "SourceFunction",
+        "WindowFunction",
+    ),
+    "output_tag": ("OutputTag",),
+    "slot_sharing_group": ("MemorySize", "SlotSharingGroup"),
+    "state_backend": (
+        "EmbeddedRocksDBStateBackend",
+        "FsStateBackend",
+        "HashMapStateBackend",
+        "MemoryStateBackend",
+        "PredefinedOptions",
+        "RocksDBStateBackend",
+        "StateBackend",
+    ),
+    "stream_execution_environment": ("StreamExecutionEnvironment",),
+    "time_domain": ("TimeDomain",),
+    "timerservice": ("TimerService",),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [  # the names of _NAMES: linters want them written out
+    "AggregateFunction",
+    "AllWindowFunction",
+    "AsyncFunction",
+    "BroadcastProcessFunction",
+    "CheckpointConfig",
+    "CheckpointListener",
+    "CheckpointStorage",
+    "CheckpointedFunction",
+    "CheckpointingMode",
+    "CloseableIterator",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "ConnectedStreams",
+    "DataStream",
+    "DataStreamSink",
+    "EmbeddedRocksDBStateBackend",
+    "ExternalizedCheckpointRetention",
+    "FileSystemCheckpointStorage",
+    "FilterFunction",
+    "FlatMapFunction",
+    "FsStateBackend",
+    "Function",
+    "HashMapStateBackend",
+    "JobManagerCheckpointStorage",
+    "KeySelector",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "MapFunction",
+    "MemorySize",
+    "MemoryStateBackend",
+    "OutputTag",
+    "Partitioner",
+    "PredefinedOptions",
+    "ProcessAllWindowFunction",
+    "ProcessFunction",
+    "ProcessWindowFunction",
+    "ReduceFunction",
+    "RocksDBStateBackend",
+    "RuntimeContext",
+    "RuntimeExecutionMode",
+    "SinkFunction",
+    "SlotSharingGroup",
+    "SourceFunction",
+    "StateBackend",
+    "StreamExecutionEnvironment",
+    "TimeDomain",
+    "TimerService",
+    "WindowFunction",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,123 @@
+"""Checks of what the user passes to the API, at the call and with the method's name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.typeinfo import TypeInformation, Types
+from tidegate.datastream.functions import (
+    AsyncFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+    SinkFunction,
+)
+
+_WHERE_IT_BELONGS: tuple[tuple[type, str], ...] = (
+    (MapFunction, "use map()"),
+    (FlatMapFunction, "use flat_map()"),
+    (FilterFunction, "use filter()"),
+    (ReduceFunction, "use key_by(...).reduce()"),
+    (KeyedProcessFunction, "use key_by(...).process()"),
+    (ProcessFunction, "use process() on a stream without keys"),
+    (CoMapFunction, "use connect(...).map()"),
+    (CoFlatMapFunction, "use connect(...).flat_map()"),
+    (CoProcessFunction, "use connect(...).process()"),
+    (KeyedCoProcessFunction, "use connect(...).key_by(...).process()"),
+    (SinkFunction, "use add_sink()"),
+    (AsyncFunction, "it belongs to AsyncDataStream"),
+)
+
+
+def checked_function(
+    method: str, function: Any, kinds: type | tuple[type, ...], entry_points: tuple[str, ...], plain: bool
+) -> Any:
+    """The function, if the method can run it: an instance of `kinds`, or any callable when `plain`.
+
+    `entry_points` are the methods of `kinds` that are called per record: they must not be coroutines."""
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    wanted = " or ".join([_article(kind.__name__) for kind in kinds] + (["a plain function"] if plain else []))
+    if isinstance(function, type) and (not plain or issubclass(function, Function)):  # map(str) is fine
+        raise TypeError(
+            f"{method}: takes {wanted}, got the class {function.__qualname__} itself; pass an instance: "
+            f"{function.__qualname__}(...)"
+        )
+    if isinstance(function, kinds):
+        for name in entry_points:
+            if inspect.iscoroutinefunction(getattr(function, name, None)):
+                raise TypeError(
+                    f"{method}: {type(function).__qualname__}.{name} is a coroutine function (async def), which would "
+                    "never be awaited; define it with plain def"
+                )
+        return function
+    if isinstance(function, Function):
+        hint = next((f"; {hint}" for kind, hint in _WHERE_IT_BELONGS if isinstance(function, kind)), "")
+        raise TypeError(f"{method}: takes {wanted}, got the {_kind_name(function)} {type(function).__qualname__}{hint}")
+    if not plain or not callable(function):
+        raise TypeError(f"{method}: takes {wanted}, got {type(function).__name__}: {_short(function)}")
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        raise TypeError(
+            f"{method}: {_callable_name(function)} is a coroutine function (async def), which would never be awaited; "
+            "define it with plain def"
+        )
+    return function
+
+
+def checked_selector(method: str, selector: Any, kind: type, entry_point: str) -> Callable[..., Any]:
+    """A plain callable of a KeySelector or Partitioner (its bound method) or of a function."""
+    selector = checked_function(method, selector, kind, (entry_point,), plain=True)
+    return getattr(selector, entry_point) if isinstance(selector, kind) else selector  # type: ignore[no-any-return]
+
+
+def checked_type_info(type_info: Any, what: str) -> TypeInformation | None:
+    """A declared type; a list of types stands for a row of them, as in PyFlink. None stays None."""
+    if isinstance(type_info, list):
+        return Types.ROW(type_info)
+    if type_info is None or isinstance(type_info, TypeInformation):
+        return type_info
+    hint = "; call it, with parentheses" if callable(type_info) else ""
+    raise TypeError(f"{what}: expected a type such as Types.STRING(), got {_short(type_info)}{hint}")
+
+
+def checked_int(method: str, value: Any, minimum: int, meaning: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{method}: {meaning} has to be an int, got {type(value).__name__}: {_short(value)}")
+    if value < minimum:
+        raise ConfigurationError(f"{method}: {meaning} has to be at least {minimum}, got {value}")
+    return value
+
+
+def checked_text(method: str, value: Any, meaning: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{method}: {meaning} has to be a string, got {type(value).__name__}: {_short(value)}")
+    if not value:
+        raise ConfigurationError(f"{method}: {meaning} is empty")
+    return value
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _kind_name(function: Function) -> str:
+    return next((kind.__name__ for kind, _ in _WHERE_IT_BELONGS if isinstance(function, kind)), "Function")
+
+
+def _callable_name(function: Any) -> str:
+    return f"'{getattr(function, '__qualname__', type(function).__qualname__)}'"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

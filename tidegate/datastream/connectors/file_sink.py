@@ -1,0 +1,132 @@
+"""The exactly-once file sink: the builder that users call, and the committer. The writer is in `file_writer`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.serialization import Encoder
+from tidegate.datastream.connectors.base import Committer, Sink, SinkContext
+from tidegate.datastream.connectors.bucket_assigner import BucketAssigner
+from tidegate.datastream.connectors.file_writer import FileWriter, FileWriterSettings, PendingFile
+from tidegate.datastream.connectors.output_file_config import OutputFileConfig
+from tidegate.datastream.connectors.rolling_policy import RollingPolicy
+
+if TYPE_CHECKING:
+    from tidegate.storage.location import StorageLocation
+
+
+class FileSink(Sink[Any, PendingFile]):
+    """Writes records into part files below a folder, exactly once when the job takes checkpoints.
+
+    A file is visible under its own name when it is finished: closed by the rolling policy, and the checkpoint that
+    covers it complete. Before that its data lies under a hidden name (leading dot). Without checkpoints everything
+    becomes visible when the job ends well, and nothing when it fails.
+
+    Make one with `FileSink.for_row_format(path, encoder)...build()`; the path may be local or a URI that the checkpoint
+    storage understands too (file, s3, gs, abfs, hdfs). On a cluster a local path has to be a shared folder.
+    """
+
+    def __init__(self, location: StorageLocation, settings: FileWriterSettings) -> None:
+        self._location = location
+        self._settings = settings
+
+    @staticmethod
+    def for_row_format(base_path: str, encoder: Encoder) -> RowFormatBuilder:
+        """Records one after the other, each as `encoder` writes it."""
+        return RowFormatBuilder(base_path, encoder)
+
+    def create_writer(self, context: SinkContext) -> FileWriter:
+        from tidegate.storage.part_files import open_part_files
+
+        return FileWriter(open_part_files(self._location), self._settings, context)
+
+    def create_committer(self) -> FileCommitter:
+        return FileCommitter(self._location)
+
+    def __repr__(self) -> str:
+        return f"FileSink({self._location})"
+
+
+StreamingFileSink = FileSink
+"""Its name in older versions of Flink."""
+
+
+class RowFormatBuilder:
+    """Made by `FileSink.for_row_format`."""
+
+    def __init__(self, base_path: str, encoder: Encoder) -> None:
+        from tidegate.storage.location import StorageLocation
+
+        if not isinstance(encoder, Encoder):
+            raise TypeError(
+                "FileSink.for_row_format: encoder has to be an Encoder such as Encoder.simple_string_encoder(), "
+                f"got {encoder!r}"
+            )
+        if not isinstance(base_path, str) or not base_path.strip():
+            raise ConfigurationError(f"FileSink.for_row_format: base_path has to be a path or a URI, got {base_path!r}")
+        self._location = StorageLocation.parse(base_path)
+        self._encoder = encoder
+        self._assigner: BucketAssigner = BucketAssigner.date_time_bucket_assigner()
+        self._policy: RollingPolicy = RollingPolicy.default_rolling_policy()
+        self._files = OutputFileConfig()
+        self._check_interval = 60_000
+
+    def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> RowFormatBuilder:
+        """Default: a folder per hour (`date_time_bucket_assigner`)."""
+        if not isinstance(bucket_assigner, BucketAssigner):
+            raise TypeError(f"with_bucket_assigner: takes a BucketAssigner, got {bucket_assigner!r}")
+        self._assigner = bucket_assigner
+        return self
+
+    def with_rolling_policy(self, rolling_policy: RollingPolicy) -> RowFormatBuilder:
+        """Default: `default_rolling_policy`."""
+        if not isinstance(rolling_policy, RollingPolicy):
+            raise TypeError(f"with_rolling_policy: takes a RollingPolicy, got {rolling_policy!r}")
+        self._policy = rolling_policy
+        return self
+
+    def with_output_file_config(self, output_file_config: OutputFileConfig) -> RowFormatBuilder:
+        if not isinstance(output_file_config, OutputFileConfig):
+            raise TypeError(f"with_output_file_config: takes an OutputFileConfig, got {output_file_config!r}")
+        self._files = output_file_config
+        return self
+
+    def with_bucket_check_interval(self, interval: int) -> RowFormatBuilder:
+        """How often, in ms, the rolling policy is asked about the time."""
+        if isinstance(interval, bool) or not isinstance(interval, int) or interval <= 0:
+            raise ConfigurationError(f"with_bucket_check_interval: has to be milliseconds > 0, got {interval!r}")
+        self._check_interval = interval
+        return self
+
+    def build(self) -> FileSink:
+        settings = FileWriterSettings(self._encoder, self._assigner, self._policy, self._files, self._check_interval)
+        return FileSink(self._location, settings)
+
+
+class FileCommitter(Committer[PendingFile]):
+    """Gives finished files their names. A file that has its name already is fine: it was committed before a crash."""
+
+    def __init__(self, location: StorageLocation) -> None:
+        from tidegate.storage.part_files import open_part_files
+
+        self._files = open_part_files(location)
+
+    def commit(self, committables: list[PendingFile]) -> list[PendingFile]:
+        first_error: Exception | None = None
+        for pending in committables:
+            try:
+                self._publish(pending)
+            except Exception as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return []
+
+    def _publish(self, pending: PendingFile) -> None:
+        if not pending.copy:
+            self._files.publish(pending.hidden, pending.final, pending.length)
+            return
+        self._files.publish_copy(pending.hidden, pending.final, pending.length)
+        if pending.delete_source:
+            self._files.delete(pending.hidden)

@@ -1,0 +1,283 @@
+"""The writer of the file sink: open part files per bucket, what becomes of them at a checkpoint and after a crash.
+
+A part file lives under a hidden name from its first record on. The rolling policy closes it: then it is *pending*, a
+committable, and the committer gives it its name when its checkpoint is complete. One that stays open over a checkpoint
+(local disks only) is written through, and its length becomes part of the checkpoint. After a crash its beginning, up to
+that length, is handed to the committer as a file of its own, and new records go into new files.
+
+Hidden files of a crashed attempt that the restored checkpoint does not speak of are deleted. Their names begin with
+operator and subtask, in a folder of the job's own, so that nobody else's file is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.common.serialization import Encoder
+from tidegate.common.value_conversion import shorten
+from tidegate.datastream.connectors.base import SinkContext, SinkWriter
+from tidegate.datastream.connectors.bucket_assigner import (
+    BasePathBucketAssigner,
+    BucketAssigner,
+    BucketContext,
+    check_bucket_id,
+)
+from tidegate.datastream.connectors.output_file_config import OutputFileConfig
+from tidegate.datastream.connectors.rolling_policy import PartFileInfo, RollingPolicy
+
+if TYPE_CHECKING:
+    from tidegate.storage.part_files import PartFiles, PartStream
+
+_BUFFER = 1 << 20  # bytes of a part file that are held back at the most
+_MAX_OPEN_FILES = 128  # per subtask; with more buckets than this the least recently written file is closed
+
+
+@dataclass(frozen=True)
+class FileWriterSettings:
+    encoder: Encoder
+    assigner: BucketAssigner
+    policy: RollingPolicy
+    names: OutputFileConfig
+    check_interval_ms: int
+
+
+@dataclass(frozen=True)
+class PendingFile:
+    """Committable: `length` bytes under the name `hidden` shall be visible as `final` (both relative to the base)."""
+
+    hidden: str
+    final: str
+    length: int
+    copy: bool = False  # only the first `length` bytes are valid, and an old worker may still have the file open
+    delete_source: bool = False  # of a copy: the hidden file belongs to this job
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A part file that stays open over a checkpoint: its first `length` bytes belong to the checkpoint."""
+
+    hidden: str
+    bucket_id: str
+    length: int
+
+
+@dataclass(frozen=True)
+class FileWriterState:
+    job_id: str
+    parallelism: int
+    open_files: tuple[OpenFile, ...]
+
+
+class EncoderError(TidegateError):
+    """The encoder raised; the message holds the record."""
+
+
+class _Part:
+    """An open part file. `buffer` holds what was not handed to the stream yet; `info.size` counts both."""
+
+    def __init__(self, hidden: str, final: str, stream: PartStream, info: PartFileInfo) -> None:
+        self.hidden = hidden
+        self.final = final
+        self.stream = stream
+        self.info = info
+        self.buffer = io.BytesIO()
+        self.streamed = 0
+
+    def write_through(self) -> None:
+        data = self.buffer.getvalue()
+        if data:
+            self.stream.write(data)
+            self.streamed += len(data)
+            self.buffer = io.BytesIO()
+
+
+class FileWriter(SinkWriter[Any, PendingFile]):
+    """See the module docstring. After an error every further call fails too: what was written is not known for sure."""
+
+    def __init__(self, files: PartFiles, settings: FileWriterSettings, context: SinkContext) -> None:
+        self._files = files
+        self._settings = settings
+        self._context = context
+        self._encode = settings.encoder.encode
+        self._one_bucket = type(settings.assigner) is BasePathBucketAssigner
+        self._owner = f"{context.operator_id or 'sink'}-{context.subtask}-"
+        self._writer_id = f"{context.subtask}-{uuid.uuid4().hex[:12]}"
+        self._counter = 0  # of part files of this writer
+        self._parts: dict[str, _Part] = {}  # bucket -> its open file
+        self._pending: list[PendingFile] = []  # closed since the last `prepare_commit`
+        self._unsaved: set[str] = set()  # hidden files that no snapshot speaks of
+        self._next_check_ms = context.clock.now_ms() + settings.check_interval_ms
+        self._broken: BaseException | None = None
+        self._check_writable()
+        self._clean_up()
+        for state in context.restored_state:
+            self._salvage(state)
+
+    # ------------------------------------------------------------ start
+    def _check_writable(self) -> None:
+        from tidegate.storage.part_files import OutputFileError
+
+        try:
+            self._files.check_writable(self._context.job_id)
+        except OutputFileError as error:
+            if self._context.attempt > 0 or self._context.restored_checkpoint_id is not None:
+                raise  # it worked before: worth another try
+            raise ConfigurationError(
+                f"the output folder {self._files.describe('')} cannot be written to: {error}; check that it exists or "
+                "can be made, and that the user of Spark's workers has the rights to write there"
+            ) from error
+
+    def _clean_up(self) -> None:
+        """Delete what earlier attempts of this subtask have left and the restored checkpoint does not need."""
+        from tidegate.storage.part_files import hidden_path
+
+        context = self._context
+        states: list[FileWriterState] = context.restored_state
+        if context.restored_checkpoint_id is not None and [s.parallelism for s in states] != [context.parallelism]:
+            return  # rescaled: another subtask may have been given what is needed of these files
+        needed = {pending.hidden for pending in context.restored_committables}
+        needed |= {file.hidden for state in states for file in state.open_files}
+        for name in self._files.hidden_names(context.job_id):
+            path = hidden_path(context.job_id, name)
+            if name.startswith(self._owner) and path not in needed:
+                self._files.delete(path)
+
+    def _salvage(self, state: FileWriterState) -> None:
+        """What was open at the checkpoint becomes a file of its own, up to its length at the checkpoint."""
+        own = state.job_id == self._context.job_id
+        for file in state.open_files:
+            final = self._final_path(file.bucket_id)
+            self._pending.append(PendingFile(file.hidden, final, file.length, copy=True, delete_source=own))
+
+    # ------------------------------------------------------------ records
+    def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
+        self._check_usable()
+        try:
+            if self._one_bucket:
+                self._write("", values)
+            else:
+                self._write_to_buckets(values, timestamps)
+            if self._context.clock.now_ms() >= self._next_check_ms:
+                self._roll_by_time()
+        except BaseException as error:
+            self._broken = error
+            raise
+
+    def _write_to_buckets(self, values: list[Any], timestamps: list[int] | None) -> None:
+        assigner = self._settings.assigner
+        where = BucketContext(int(self._context.clock.now_ms()), None)
+        groups: dict[str, list[Any]] = {}
+        for i, value in enumerate(values):
+            if timestamps is not None:
+                where.timestamp = timestamps[i]
+            bucket_id = assigner.get_bucket_id(value, where)
+            group = groups.get(bucket_id)
+            if group is None:
+                check_bucket_id(bucket_id, type(assigner).__name__)
+                groups[bucket_id] = group = []
+            group.append(value)
+        for bucket_id, group in groups.items():
+            self._write(bucket_id, group)
+
+    def _write(self, bucket_id: str, values: list[Any]) -> None:
+        encode, should_roll = self._encode, self._settings.policy.should_roll_on_event
+        now = self._context.clock.now_ms()
+        part = self._parts.get(bucket_id)
+        for value in values:
+            if part is not None and should_roll(part.info, value):
+                self._roll(part)
+                part = None
+            if part is None:
+                part = self._open(bucket_id, now)
+            buffer = part.buffer
+            try:
+                encode(value, buffer)
+            except Exception as error:
+                raise EncoderError(
+                    f"the encoder failed on record {shorten(value)}: {type(error).__name__}: {error}"
+                ) from error
+            size = buffer.tell()
+            part.info.size = part.streamed + size
+            if size >= _BUFFER:
+                part.write_through()
+        if part is not None:
+            part.info.last_update_time = now
+
+    def _open(self, bucket_id: str, now_ms: float) -> _Part:
+        from tidegate.storage.part_files import hidden_path
+
+        if len(self._parts) >= _MAX_OPEN_FILES:
+            self._roll(min(self._parts.values(), key=lambda part: part.info.last_update_time))
+        final = self._final_path(bucket_id)
+        hidden = hidden_path(self._context.job_id, f"{self._owner}{self._context.attempt}-{final.rpartition('/')[2]}")
+        part = _Part(hidden, final, self._files.create(hidden), PartFileInfo(bucket_id, now_ms, now_ms, 0))
+        self._unsaved.add(hidden)
+        self._parts[bucket_id] = part
+        return part
+
+    def _final_path(self, bucket_id: str) -> str:
+        names = self._settings.names
+        name = f"{names.part_prefix}-{self._writer_id}-{self._counter}{names.part_suffix}"
+        self._counter += 1
+        return f"{bucket_id}/{name}" if bucket_id else name
+
+    def _roll(self, part: _Part) -> None:
+        del self._parts[part.info.bucket_id]
+        part.write_through()
+        part.stream.close()
+        self._pending.append(PendingFile(part.hidden, part.final, part.info.size))
+
+    def _roll_by_time(self) -> None:
+        now = self._context.clock.now_ms()
+        for part in list(self._parts.values()):
+            if self._settings.policy.should_roll_on_processing_time(part.info, now):
+                self._roll(part)
+        self._next_check_ms = now + self._settings.check_interval_ms
+
+    # ------------------------------------------------------------ checkpoints
+    def flush(self, end_of_input: bool) -> None:
+        self._check_usable()
+        try:
+            self._roll_by_time()
+            for part in list(self._parts.values()):
+                part.write_through()
+                keep = self._files.keeps_open_files and not end_of_input
+                if keep and not self._settings.policy.should_roll_on_checkpoint(part.info):
+                    part.stream.sync()
+                else:
+                    self._roll(part)
+        except BaseException as error:
+            self._broken = error
+            raise
+
+    def prepare_commit(self) -> list[PendingFile]:
+        self._check_usable()
+        pending, self._pending = self._pending, []
+        return pending
+
+    def snapshot_state(self, checkpoint_id: int) -> list[FileWriterState]:
+        self._check_usable()
+        self._unsaved.clear()
+        open_files = tuple(OpenFile(p.hidden, p.info.bucket_id, p.info.size) for p in self._parts.values())
+        return [FileWriterState(self._context.job_id, self._context.parallelism, open_files)]
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise TidegateError(f"the file sink has failed before: {self._broken}") from self._broken
+
+    # ------------------------------------------------------------ end
+    def close(self) -> None:
+        """Leaves what a checkpoint may need, deletes the rest."""
+        for part in self._parts.values():
+            part.stream.abandon()
+        self._parts.clear()
+        for hidden in self._unsaved:
+            with contextlib.suppress(TidegateError):  # the next attempt tries again
+                self._files.delete(hidden)
+        self._unsaved.clear()
+        self._files.delete_folder_if_empty(self._context.job_id)

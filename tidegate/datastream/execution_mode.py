@@ -1,0 +1,11 @@
+"""Who drives the operators."""
+
+from __future__ import annotations
+
+import enum
+
+
+class RuntimeExecutionMode(enum.Enum):
+    STREAMING = 0  # one gang of Spark barrier tasks that runs the whole graph at once
+    BATCH = 1  # bounded input as Spark stages
+    AUTOMATIC = 2  # BATCH when all sources are bounded, otherwise STREAMING

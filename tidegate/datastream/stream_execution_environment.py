@@ -1,0 +1,351 @@
+"""The environment: where a program begins its streams, makes its settings and runs the job."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tidegate.common import options
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.execution_config import ExecutionConfig
+from tidegate.common.restart_strategy import RestartStrategyConfiguration, restart_strategy_of
+from tidegate.common.time import TimeLike
+from tidegate.common.watermark_strategy import WatermarkStrategy
+from tidegate.datastream.arguments import checked_int, checked_text, checked_type_info
+from tidegate.datastream.checkpoint_config import CheckpointConfig
+from tidegate.datastream.checkpoint_storage import checked_uri
+from tidegate.datastream.checkpointing_mode import CheckpointingMode
+from tidegate.datastream.connectors.base import Source
+from tidegate.datastream.connectors.collection import CollectionSource
+from tidegate.datastream.execution_mode import RuntimeExecutionMode
+from tidegate.datastream.restart_settings import write_restart_strategy
+from tidegate.datastream.slot_sharing_group import SlotSharingGroup
+from tidegate.datastream.state_backend import StateBackend, check_available
+from tidegate.datastream.stream import DataStream
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.operator_specs import SourceSpec
+from tidegate.graph.picklability import check_picklable
+from tidegate.graph.plan_json import execution_plan
+from tidegate.graph.splits import make_splits
+from tidegate.graph.stream_graph import GraphSettings, build_stream_graph
+from tidegate.graph.transformations import OperatorTransformation, SourceTransformation
+
+if TYPE_CHECKING:
+    from tidegate.common.job_client import JobClient
+    from tidegate.common.job_execution_result import JobExecutionResult
+
+DEFAULT_JOB_NAME = "Tidegate Streaming Job"
+
+
+class StreamExecutionEnvironment:
+    """One program's jobs. `execute` runs all that was built since the last one.
+
+    All settings live in one `Configuration`; the methods here, `get_config` and `get_checkpoint_config` are views of
+    it.
+    """
+
+    def __init__(self, configuration: Configuration | None = None, spark: Any = None) -> None:
+        self._configuration = Configuration(configuration)
+        self._spark = spark  # SparkSession, None: the active one, or a new one
+        self._operators: list[OperatorTransformation] = []  # since the last execute, in the order of their making
+        self._python_files: list[str] = []
+        self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
+        self._execution_config = ExecutionConfig(self._configuration)
+        self._checkpoint_config = CheckpointConfig(self._configuration)
+        self._state_backend: StateBackend | None = None
+        self._closed = False
+        self._check_configuration()
+
+    @staticmethod
+    def get_execution_environment(
+        configuration: Configuration | None = None, spark: Any = None
+    ) -> StreamExecutionEnvironment:
+        """A new environment with a copy of the configuration.
+
+        `spark`: the SparkSession to run on. Without one the active session is used when there is one, and otherwise one
+        is created when a job is executed, from the keys that start with `spark.`."""
+        if configuration is not None and not isinstance(configuration, Configuration):
+            raise TypeError(
+                f"get_execution_environment: configuration has to be a Configuration, got "
+                f"{type(configuration).__name__}; make one with Configuration.from_dict({{...}})"
+            )
+        return StreamExecutionEnvironment(configuration, spark)
+
+    def configure(self, configuration: Configuration) -> None:
+        """Take over all keys of `configuration`."""
+        if not isinstance(configuration, Configuration):
+            raise TypeError(f"configure: takes a Configuration, got {type(configuration).__name__}")
+        options.validate_keys(configuration)
+        options.validate_values(configuration)
+        self._configuration.add_all(configuration)
+        self._check_configuration()
+
+    def get_configuration(self) -> Configuration:
+        """A copy of all settings as they are now."""
+        return Configuration(self._configuration)
+
+    def get_config(self) -> ExecutionConfig:
+        return self._execution_config
+
+    # ------------------------------------------------------------ parallelism, buffers, chains
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """For operators that do not set their own."""
+        checked_int("set_parallelism", parallelism, 1, "the parallelism")
+        return self._set(options.PARALLELISM, parallelism)
+
+    def get_parallelism(self) -> int:
+        return self._execution_config.get_parallelism()
+
+    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+        """The number of key groups: the most subtasks that the job can ever be rescaled to."""
+        checked_int("set_max_parallelism", max_parallelism, 1, "the max parallelism")
+        return self._set(options.MAX_PARALLELISM, max_parallelism)
+
+    def get_max_parallelism(self) -> int:
+        """-1 when it was not set: then it follows from each operator's parallelism."""
+        return self._execution_config.get_max_parallelism()
+
+    def set_buffer_timeout(self, timeout_millis: int) -> StreamExecutionEnvironment:
+        """How long a batch that is not full may wait before it is sent. -1: until it is full; 0: not at all."""
+        checked_int("set_buffer_timeout", timeout_millis, -1, "the timeout")
+        return self._set(options.BUFFER_TIMEOUT, timeout_millis)
+
+    def get_buffer_timeout(self) -> int:
+        if not options.read(self._configuration, options.BUFFER_TIMEOUT_ENABLED):
+            return -1
+        return int(options.read(self._configuration, options.BUFFER_TIMEOUT))
+
+    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
+        """Every operator becomes a task of its own."""
+        return self._set(options.OPERATOR_CHAINING, False)
+
+    def is_chaining_enabled(self) -> bool:
+        return bool(options.read(self._configuration, options.OPERATOR_CHAINING))
+
+    def is_chaining_of_operators_with_different_max_parallelism_enabled(self) -> bool:
+        """Always False: operators of one task have the same key groups."""
+        return False
+
+    def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> StreamExecutionEnvironment:
+        """Make a group's resources known; a group needs no registration to be used by name."""
+        if not isinstance(slot_sharing_group, SlotSharingGroup):
+            raise TypeError(
+                f"register_slot_sharing_group: takes a SlotSharingGroup, got {type(slot_sharing_group).__name__}"
+            )
+        self._slot_sharing_groups[slot_sharing_group.get_name()] = slot_sharing_group
+        return self
+
+    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+        if not isinstance(execution_mode, RuntimeExecutionMode):
+            raise TypeError(f"set_runtime_mode: takes a RuntimeExecutionMode, got {execution_mode!r}")
+        _check_runtime_mode(execution_mode.name)
+        return self._set(options.RUNTIME_MODE, execution_mode)
+
+    # ------------------------------------------------------------ fault tolerance
+
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        return self._checkpoint_config
+
+    def enable_checkpointing(
+        self, interval: TimeLike, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    ) -> StreamExecutionEnvironment:
+        """A checkpoint every `interval` milliseconds."""
+        self._checkpoint_config.set_checkpoint_interval(interval)
+        self._checkpoint_config.set_checkpointing_mode(mode)
+        return self
+
+    def get_checkpoint_interval(self) -> int:
+        """-1 when there are no checkpoints."""
+        return self._checkpoint_config.get_checkpoint_interval()
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        return self._checkpoint_config.get_checkpointing_mode()
+
+    get_checkpointing_consistency_mode = get_checkpointing_mode
+
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        return self._checkpoint_config.is_unaligned_checkpoints_enabled()
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        return self._checkpoint_config.is_force_unaligned_checkpoints()
+
+    def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
+        if not isinstance(state_backend, StateBackend):
+            raise TypeError(
+                f"set_state_backend: takes an instance of a state backend such as HashMapStateBackend(), "
+                f"got {state_backend!r}"
+            )
+        state_backend.write_to(self._configuration)
+        self._state_backend = state_backend
+        return self
+
+    def get_state_backend(self) -> StateBackend | None:
+        """The backend that was set here, None when none was."""
+        return self._state_backend
+
+    def set_restart_strategy(
+        self, restart_strategy_configuration: RestartStrategyConfiguration
+    ) -> StreamExecutionEnvironment:
+        """Made with `RestartStrategies`."""
+        write_restart_strategy(self._configuration, restart_strategy_configuration)
+        return self
+
+    def get_restart_strategy(self) -> RestartStrategyConfiguration:
+        """The strategy that a job executed now would have."""
+        return restart_strategy_of(self._configuration, self._checkpoint_config.is_checkpointing_enabled())
+
+    def set_default_savepoint_directory(self, directory: str) -> StreamExecutionEnvironment:
+        """For savepoints that are triggered without a folder."""
+        return self._set(options.SAVEPOINT_DIR, checked_uri(directory, "set_default_savepoint_directory"))
+
+    def get_default_savepoint_directory(self) -> str | None:
+        directory: str | None = options.read(self._configuration, options.SAVEPOINT_DIR)
+        return directory
+
+    # ------------------------------------------------------------ code for the workers
+
+    def add_python_file(self, file_path: str) -> None:
+        """A Python file, a package folder or a zip that the workers need. What lies beside the program's script gets to
+        them without this."""
+        path = os.fspath(file_path)
+        if not os.path.exists(path):
+            raise ConfigurationError(f"add_python_file: there is no file or folder '{path}'")
+        self._python_files.append(os.path.abspath(path))
+
+    def add_jars(self, *jars_path: str) -> None:
+        """Accepted for programs that come from PyFlink: connectors here are Python, jars have no effect."""
+        warnings.warn("add_jars has no effect: connectors of Tidegate are Python", UserWarning, stacklevel=2)
+
+    def add_classpaths(self, *classpaths: str) -> None:
+        """Accepted for programs that come from PyFlink, without effect."""
+        warnings.warn("add_classpaths has no effect: connectors of Tidegate are Python", UserWarning, stacklevel=2)
+
+    # ------------------------------------------------------------ sources
+
+    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
+        """The elements of a collection, in order, by one subtask."""
+        if isinstance(collection, (str, bytes)) or not isinstance(collection, Iterable):
+            raise TypeError(
+                f"from_collection: takes a list or another iterable of records, got {type(collection).__name__}"
+            )
+        declared = checked_type_info(type_info, "from_collection(type_info)")
+        source = CollectionSource(collection, declared)
+        transformation = SourceTransformation("Collection", SourceSpec(source), output_type=declared)
+        transformation.converts_output = declared is not None
+        transformation.parallelism = 1
+        transformation.parallelism_fixed = True
+        self._add_operator(transformation)
+        return DataStream(self, transformation)
+
+    def from_source(
+        self, source: Source[Any], watermark_strategy: WatermarkStrategy, source_name: str, type_info: Any = None
+    ) -> DataStream:
+        if not isinstance(source, Source):
+            raise TypeError(
+                f"from_source: source has to be an instance of Source (tidegate.datastream.connectors.base), "
+                f"got {source!r}"
+            )
+        if not isinstance(watermark_strategy, WatermarkStrategy):
+            raise TypeError(
+                "from_source: watermark_strategy has to be a WatermarkStrategy, for example "
+                f"WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
+            )
+        checked_text("from_source", source_name, "the name of the source")
+        declared = checked_type_info(type_info, "from_source(type_info)")
+        known = declared if declared is not None else source.get_produced_type()
+        transformation = SourceTransformation(source_name, SourceSpec(source, watermark_strategy), output_type=known)
+        transformation.converts_output = declared is not None
+        self._add_operator(transformation)
+        return DataStream(self, transformation)
+
+    # ------------------------------------------------------------ running
+
+    def execute(self, job_name: str | None = None) -> JobExecutionResult:
+        """Run the job to its end. Raises JobExecutionError with the operator and your own traceback when it fails."""
+        client = self._submit(job_name)
+        try:
+            return client.get_job_execution_result().result()
+        except KeyboardInterrupt:
+            client.cancel()
+            raise
+
+    def execute_async(self, job_name: str | None = None) -> JobClient:
+        """Start the job and return at once."""
+        return self._submit(job_name)
+
+    def get_execution_plan(self) -> str:
+        """The operators so far and how records get from one to another, as JSON. Nothing is run."""
+        return execution_plan(build_stream_graph(self._operators, self._graph_settings(), require_sink=False))
+
+    def close(self) -> None:
+        """Forget what was built. A session that was given or was there before is left as it is. May be called twice."""
+        self._operators.clear()
+        self._closed = True
+
+    def __enter__(self) -> StreamExecutionEnvironment:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _submit(self, job_name: str | None) -> JobClient:
+        """All checks, then over to Spark. What was built is forgotten once the job is accepted."""
+        if self._closed:
+            raise ConfigurationError("this execution environment was closed; get a new one to run a job")
+        self._check_configuration()
+        _check_runtime_mode(options.read(self._configuration, options.RUNTIME_MODE))
+        check_available(self._configuration)
+        name = job_name or options.read(self._configuration, options.PIPELINE_NAME) or DEFAULT_JOB_NAME
+        built = build_job_graph(self._operators, self._graph_settings(), checked_text("execute", name, "the job name"))
+        graph = make_splits(built.job_graph)
+        check_picklable(graph)
+
+        from tidegate.spark.submit import submit_job
+
+        files = [*self._python_files, *options.read(self._configuration, options.PYTHON_FILES)]
+        client: JobClient = submit_job(
+            graph,
+            Configuration(self._configuration),
+            self._spark,
+            files,
+        )
+        self._operators.clear()
+        return client
+
+    # ------------------------------------------------------------ helpers
+
+    def _add_operator(self, transformation: OperatorTransformation) -> None:
+        self._operators.append(transformation)
+
+    def _remove_operator(self, transformation: OperatorTransformation) -> None:
+        if transformation in self._operators:
+            self._operators.remove(transformation)
+
+    def _graph_settings(self) -> GraphSettings:
+        return GraphSettings(
+            parallelism=self.get_parallelism(),
+            max_parallelism=options.read(self._configuration, options.MAX_PARALLELISM),
+            buffer_timeout_ms=self.get_buffer_timeout(),
+            chaining_enabled=self.is_chaining_enabled(),
+            auto_generate_uids=self._execution_config.has_auto_generated_uids_enabled(),
+        )
+
+    def _check_configuration(self) -> None:
+        options.validate_keys(self._configuration)
+        options.validate_values(self._configuration)
+
+    def _set(self, option: Any, value: Any) -> StreamExecutionEnvironment:
+        self._configuration.set(option, value)
+        return self
+
+
+def _check_runtime_mode(mode: str) -> None:
+    if mode != RuntimeExecutionMode.STREAMING.name:
+        raise ConfigurationError(
+            f"the runtime mode {mode} is not available yet: jobs run in STREAMING mode, which also runs bounded input "
+            "to its end. Leave execution.runtime-mode out, or set RuntimeExecutionMode.STREAMING."
+        )
