@@ -1,0 +1,342 @@
+"""Local files: layout, durability, damage, locks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from snapshots import checkpoint
+
+from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.storage.cleanup import Deletion
+from tidegate.storage.files import LocalFiles, write_file
+from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.handles import FileRange, InlineBytes
+from tidegate.storage.job_lock import STALE_AFTER_MS, LocalJobLock, RemoteJobLock
+from tidegate.storage.location import StorageLocation
+from tidegate.storage.metadata import read_metadata
+from tidegate.storage.worker_storage import file_source
+
+BIG = os.urandom(30_000)
+BIGGER = os.urandom(50_000)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    storage = FileSystemStorage(str(tmp_path / "ckpt"), "job-1")
+    storage.open(0.0)
+    yield storage
+    storage.close()
+
+
+def writer(storage, checkpoint_id=1):
+    shipped = pickle.loads(pickle.dumps(storage.worker_storage()))
+    return shipped.task_writer(checkpoint_id, 0, 2, 3)
+
+
+def all_files(root):
+    return sorted(str(p.relative_to(root)) for p in Path(root).rglob("*") if p.is_file() and p.name != "_lock")
+
+
+def test_one_file_per_kind_and_handles_are_ranges(storage):
+    w = writer(storage)
+    exclusive = [w.exclusive.write(BIG), w.exclusive.write(BIGGER)]
+    shared = [w.shared.write(BIGGER), w.shared.write(BIG), w.shared.write(b"")]
+    assert all_files(storage.root) == [p for p in all_files(storage.root) if ".part-" in p]  # nothing visible yet
+    w.close()
+    files = all_files(storage.root)
+    assert len(files) == 2
+    assert re.fullmatch(r"chk-1/v2-s3-a0-\w+\.state", files[0])
+    assert re.fullmatch(r"shared/c1-v2-s3-a0-\w+\.state", files[1])
+    assert (w.files_written, w.bytes_written) == (2, 2 * (len(BIG) + len(BIGGER)))
+    source = storage.worker_storage().source(storage.root)
+    assert [source.read(h) for h in exclusive] == [BIG, BIGGER]
+    assert [source.read(h) for h in shared] == [BIGGER, BIG, b""]
+
+
+def test_small_state_makes_no_files(storage):
+    w = writer(storage)
+    handles = [w.exclusive.write(b"a" * 10_000), w.shared.write(b"b" * 10_000)]
+    assert all(isinstance(h, InlineBytes) for h in handles)
+    over = w.shared.write(b"c" * 1000)
+    assert isinstance(over, FileRange)
+    w.close()
+    assert len(all_files(storage.root)) == 1
+    source = storage.source()
+    assert [source.read(h) for h in [*handles, over]] == [b"a" * 10_000, b"b" * 10_000, b"c" * 1000]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_abort_leaves_nothing(storage, closed):
+    w = writer(storage)
+    w.exclusive.write(BIG)
+    w.shared.write(BIG)
+    if closed:
+        w.close()
+    w.abort()
+    w.abort()
+    assert all_files(storage.root) == []
+
+
+def test_a_cancelled_writer_writes_no_more(storage):
+    w = writer(storage)
+    w.shared.write(BIG)
+    w.cancel()
+    with pytest.raises(SnapshotError, match="aborted"):
+        w.shared.write(BIG)
+    with pytest.raises(SnapshotError, match="aborted"):
+        w.close()
+    w.abort()
+    assert all_files(storage.root) == []
+
+
+def test_two_attempts_never_share_a_file(storage):
+    paths = set()
+    for _ in range(3):
+        w = writer(storage)
+        paths.add(w.exclusive.write(BIG).path)
+        w.close()
+    assert len(paths) == 3
+
+
+# ---------------------------------------------------------------- damage
+
+
+def written(storage):
+    w = writer(storage)
+    handles = [w.shared.write(BIG), w.shared.write(BIGGER)]
+    w.close()
+    return handles, os.path.join(storage.root, handles[0].path)
+
+
+def test_a_changed_byte_is_found(storage):
+    (first, second), path = written(storage)
+    with open(path, "r+b") as file:
+        file.seek(len(BIG) + 5)
+        file.write(bytes([BIGGER[5] ^ 1]))
+    source = storage.source()
+    assert source.read(first) == BIG
+    with pytest.raises(SnapshotError, match=re.escape(path) + ".*corrupt"):
+        source.read(second)
+
+
+def test_a_truncated_file_is_found(storage):
+    (first, second), path = written(storage)
+    os.truncate(path, len(BIG) + 10)
+    assert storage.source().read(first) == BIG
+    with pytest.raises(SnapshotError, match=re.escape(path) + ".*truncated"):
+        storage.source().read(second)
+
+
+def test_a_missing_file_is_found(storage):
+    (first, _), path = written(storage)
+    os.unlink(path)
+    with pytest.raises(SnapshotError, match=re.escape(path) + ".*no such file"):
+        storage.source().read(first)
+
+
+def test_corrupt_inline_state_is_found(storage):
+    with pytest.raises(SnapshotError, match="corrupt"):
+        storage.source().read(InlineBytes(b"abc", "0" * 16))
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc/passwd", "a/../../b"])
+def test_paths_outside_of_the_job_directory_are_refused(storage, path):
+    with pytest.raises(SnapshotError, match="outside"):
+        storage.source().read(FileRange(path, 0, 1, ""))
+
+
+def test_a_full_disk_is_an_error_with_the_path(tmp_path):
+    """RLIMIT_FSIZE stands for the full disk: the write fails in the middle of a file."""
+    script = textwrap.dedent(f"""
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        from tidegate.common.errors import SnapshotError
+        from tidegate.storage.filesystem import FileSystemStorage
+        storage = FileSystemStorage({str(tmp_path)!r}, "job")
+        w = storage.worker_storage().task_writer(1, 0, 0, 0)
+        try:
+            for _ in range(5):
+                w.shared.write(bytes(30_000))
+            w.close()
+        except SnapshotError as error:
+            print(error)
+            w.abort()
+    """)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert re.search(rf"cannot write {re.escape(str(tmp_path))}/job/shared/c1-.*File too large", done.stdout)
+    assert all_files(tmp_path) == []
+
+
+def test_a_directory_that_cannot_be_written_is_refused_early(tmp_path):
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(ConfigurationError, match=r"checkpoint directory .*file/sub/job cannot be written"):
+        FileSystemStorage(str(tmp_path / "file" / "sub"), "job").open(0.0)
+
+
+# ---------------------------------------------------------------- metadata, clean-up
+
+
+def test_metadata_makes_a_checkpoint_complete(storage):
+    writer(storage, 3).close()
+    assert storage.completed_checkpoints() == []
+    pointers = [storage.write_metadata(checkpoint(n)) for n in (10, 9)]
+    assert storage.completed_checkpoints() == [9, 10]
+    assert storage.read_metadata(9) == checkpoint(9)
+    assert read_metadata(pointers[0]).metadata == checkpoint(10)
+    assert str(read_metadata(pointers[0]).root) == storage.root
+
+
+def test_a_moved_job_directory_can_be_read(storage, tmp_path):
+    w = writer(storage)
+    handle = w.shared.write(BIG)
+    w.close()
+    storage.write_metadata(checkpoint(1, [(1, [handle])]))
+    os.rename(storage.root, tmp_path / "moved")
+    loaded = read_metadata(str(tmp_path / "moved" / "chk-1"))
+    assert file_source(str(loaded.root)).read(handle) == BIG
+
+
+def test_orphans_are_deleted_and_nothing_else(storage):
+    kept_writer = writer(storage, 1)
+    kept = kept_writer.shared.write(BIG)
+    kept_writer.close()
+    storage.write_metadata(checkpoint(1, [(1, [kept])]))
+    lost = writer(storage, 2)
+    lost.shared.write(BIG)
+    lost.exclusive.write(BIG)
+    lost.close()
+    assert storage.delete_orphans() == []
+    assert all_files(storage.root) == sorted(["chk-1/_metadata", kept.path])
+
+
+def test_with_an_unreadable_checkpoint_no_orphans_are_deleted(storage):
+    storage.write_metadata(checkpoint(1))
+    Path(storage.root, "chk-1", "_metadata").write_bytes(b"TIDE")
+    lost = writer(storage, 2)
+    lost.shared.write(BIG)
+    lost.close()
+    assert "incomplete" in storage.delete_orphans()[0]
+    assert len(all_files(storage.root)) == 2
+
+
+def test_deleting_never_raises(storage):
+    Path(storage.root, "a-directory").mkdir()
+    problems = storage.delete(Deletion(files=["a-directory", "missing"], directories=["missing-directory"]))
+    assert len(problems) == 1
+    assert "a-directory" in problems[0]
+
+
+def test_an_empty_job_directory_goes_with_the_job(tmp_path):
+    for kept in (False, True):
+        storage = FileSystemStorage(str(tmp_path), "job")
+        storage.open(0.0)
+        if kept:
+            storage.write_metadata(checkpoint(1))
+        storage.close()
+        assert os.path.exists(storage.root) == kept
+
+
+def test_a_file_is_never_seen_half_written(tmp_path):
+    files = LocalFiles(str(tmp_path))
+    output = files.create("f")
+    output.write(b"half")
+    assert files.names("") == []
+    assert files.size("f") is None
+    output.discard()
+    write_file(files, "f", b"old")
+    write_file(files, "f", b"new")
+    assert files.read("f") == b"new"
+
+
+# ---------------------------------------------------------------- locks
+
+
+def test_the_same_job_twice_is_refused(tmp_path):
+    first = FileSystemStorage(str(tmp_path), "job")
+    first.open(0.0)
+    second = FileSystemStorage(str(tmp_path), "job")
+    with pytest.raises(ConfigurationError, match=rf"already running, in process {os.getpid()}"):
+        second.open(0.0)
+    FileSystemStorage(str(tmp_path), "another").open(0.0)
+    first.close()
+    second.open(0.0)
+    second.close()
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    script = f"""
+import os, signal
+from tidegate.storage.job_lock import LocalJobLock
+LocalJobLock({str(tmp_path)!r}).acquire(0.0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert (tmp_path / "_lock").exists()
+    lock = LocalJobLock(str(tmp_path))
+    lock.acquire(0.0)
+    lock.release()
+    assert not (tmp_path / "_lock").exists()
+
+
+def test_a_remote_lock_lives_by_its_heartbeat(tmp_path):
+    files = LocalFiles(str(tmp_path))
+    first, second = RemoteJobLock(files), RemoteJobLock(files)
+    first.acquire(0.0)
+    with pytest.raises(ConfigurationError, match="already running"):
+        second.acquire(STALE_AFTER_MS - 1)
+    first.heartbeat(STALE_AFTER_MS)
+    with pytest.raises(ConfigurationError, match="already running"):
+        second.acquire(STALE_AFTER_MS + 1)
+    second.acquire(3 * STALE_AFTER_MS)
+    second.release()
+    assert files.size("_lock") is None
+
+
+# ---------------------------------------------------------------- locations
+
+
+def test_paths_and_uris_name_the_same_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spaced = str(tmp_path / "a b%20")
+    for uri in ("a b%20", spaced, Path(spaced).as_uri(), f"{spaced}/"):
+        location = StorageLocation.parse(uri)
+        assert str(location) == spaced
+        assert StorageLocation.parse(str(location.child("x y"))) == location.child("x y")
+        assert location.child("x").parent() == location
+
+
+def test_s3_options_come_from_query_and_environment_and_secrets_stay_out_of_sight(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    location = StorageLocation.parse("s3a://bucket/dir/?region=us-west-2&secret_key=hidden")
+    assert location.uri == "s3://bucket/dir"
+    assert dict(location.options) == {
+        "endpoint_override": "http://minio:9000",
+        "region": "us-west-2",
+        "secret_key": "hidden",
+    }
+    assert "hidden" not in str(location)
+    assert "hidden" not in repr(location)
+    assert dict(StorageLocation.parse(str(location)).options)["endpoint_override"] == "http://minio:9000"
+
+
+@pytest.mark.parametrize("uri", ["", "  ", "ftp://host/x", "file://host/x", "s3:///x", "s3://b/x?colour=red"])
+def test_bad_locations_are_refused(uri):
+    with pytest.raises(ConfigurationError):
+        StorageLocation.parse(uri)
+
+
+@pytest.mark.parametrize("job_id", ["", "../x", "a/b", ".", "x" * 200])
+def test_bad_job_ids_are_refused(tmp_path, job_id):
+    with pytest.raises(ConfigurationError, match="job id"):
+        FileSystemStorage(str(tmp_path), job_id)

@@ -1,0 +1,94 @@
+"""The table behind one keyed state: two dicts, the changes since the last snapshot over everything before it.
+
+What is kept per entry is up to the state kind (a value, a list, a dict, an accumulator, a set of timers): the table
+only knows that None means "no entry". The dicts may be replaced by `merge`, so whoever caches them is told by `rebind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from tidegate.storage.handles import KeyedStateInfo
+
+
+class TableView(Protocol):
+    """Something that caches the table's dicts to save an attribute access per state access."""
+
+    def rebind(self, delta: dict[Any, Any], base: dict[Any, Any]) -> None: ...
+
+
+class StateTable:
+    """Invariant: a None in `delta` (a tombstone) hides an entry of `base`; `base` holds no None."""
+
+    __slots__ = ("_views", "base", "delta", "info")
+
+    def __init__(self, info: KeyedStateInfo) -> None:
+        self.info = info
+        self.delta: dict[Any, Any] = {}  # entry key -> value, or None when deleted, since the last `merge`
+        self.base: dict[Any, Any] = {}  # entry key -> value as of the last `merge`
+        self._views: list[TableView] = []
+
+    def attach(self, view: TableView) -> None:
+        """The view stays bound to the table for the table's life."""
+        self._views.append(view)
+        view.rebind(self.delta, self.base)
+
+    def get(self, key: Any) -> Any:
+        value = self.delta.get(key, _MISSING)
+        return self.base.get(key) if value is _MISSING else value
+
+    def put(self, key: Any, value: Any) -> None:
+        self.delta[key] = value
+
+    def remove(self, key: Any) -> None:
+        if key in self.base:
+            self.delta[key] = None
+        else:
+            self.delta.pop(key, None)
+
+    def live_keys(self) -> Iterator[Any]:
+        delta = self.delta
+        for key, value in delta.items():
+            if value is not None:
+                yield key
+        for key in self.base:
+            if key not in delta:
+                yield key
+
+    def live_items(self) -> Iterator[tuple[Any, Any]]:
+        for key in self.live_keys():
+            yield key, self.get(key)
+
+    def merge(self) -> dict[Any, Any]:
+        """Fold the changes into `base` and return them. The dict returned must not be changed: it may be the new
+        base."""
+        delta, base = self.delta, self.base
+        if not delta:
+            return {}
+        if base:
+            base.update(delta)
+            if type(None) in set(map(type, delta.values())):  # a quick look first: most deltas have no tombstones
+                for key in [key for key, value in delta.items() if value is None]:
+                    del base[key]
+        else:  # nothing to hide, so no tombstones; taking the dict over saves copying a million entries
+            self.base = delta
+        self.delta = {}
+        self._rebind()
+        return delta
+
+    def load(self, base: dict[Any, Any]) -> None:
+        """Replace everything by restored entries."""
+        self.base, self.delta = base, {}
+        self._rebind()
+
+    def _rebind(self) -> None:
+        for view in self._views:
+            view.rebind(self.delta, self.base)
+
+    def check_invariants(self) -> None:
+        assert all(value is not None for value in self.base.values())
+        assert all(value is not None or key in self.base for key, value in self.delta.items())
+
+
+_MISSING: Any = object()

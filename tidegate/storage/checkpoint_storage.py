@@ -1,0 +1,37 @@
+"""What the JobManager needs of a checkpoint storage; implemented by `FileSystemStorage` and `JobManagerStorage`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidegate.common.ids import CheckpointId
+from tidegate.storage.cleanup import Deletion
+from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.worker_storage import Source, WorkerStorage
+
+
+class CheckpointStorage(Protocol):
+    """`open` first, `close` last; see `FileSystemStorage` for the contract of each call."""
+
+    @property
+    def root(self) -> str: ...
+
+    def open(self, now_ms: float) -> None: ...
+
+    def heartbeat(self, now_ms: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def worker_storage(self) -> WorkerStorage: ...
+
+    def source(self) -> Source: ...
+
+    def write_metadata(self, metadata: CheckpointMetadata) -> str: ...
+
+    def read_metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata: ...
+
+    def completed_checkpoints(self) -> list[CheckpointId]: ...
+
+    def delete(self, deletion: Deletion) -> list[str]: ...
+
+    def delete_orphans(self) -> list[str]: ...

@@ -1,0 +1,322 @@
+"""The few file operations that storage needs, under one root, on local disks and through `pyarrow.fs`.
+
+Paths are relative to the root and '/'-separated. A file appears under its name only when it is complete: locally by a
+temporary name, fsync and rename; on object stores because an object exists only once its upload is finished. Every
+failure is a SnapshotError with the full path and the cause. Safe to use from several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Protocol
+
+from tidegate.common.errors import ConfigurationError, SnapshotError, TidegateError
+from tidegate.storage.location import StorageLocation
+
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+_TEMPORARY = ".part-"
+
+
+class OutputFile(Protocol):
+    """A file being written, by one thread. Ends with exactly one of `commit` and `discard`."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def commit(self) -> None:
+        """Durable and visible under its name when this returns."""
+
+    def discard(self) -> None:
+        """Leave nothing behind. Never raises."""
+
+
+class Files(Protocol):
+    remote: bool  # a read costs a round trip
+
+    def describe(self, path: str) -> str:
+        """The full path, for people."""
+
+    def create(self, path: str) -> OutputFile: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """Fewer bytes when the file ends before."""
+
+    def size(self, path: str) -> int | None:
+        """None when there is no such file."""
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, sorted, without those of unfinished files; [] when there is no such directory."""
+
+    def delete_file(self, path: str) -> None:
+        """A missing file is fine."""
+
+    def delete_directory(self, path: str) -> None:
+        """With everything in it; a missing one is fine."""
+
+
+def write_file(files: Files, path: str, data: bytes) -> None:
+    """A whole file, atomically."""
+    output = files.create(path)
+    try:
+        output.write(data)
+        output.commit()
+    except BaseException:
+        output.discard()
+        raise
+
+
+def open_files(location: StorageLocation) -> Files:
+    """The file system of a location in this process, made once."""
+    return _open_files(location, os.getpid())
+
+
+def check_writable(files: Files) -> None:
+    """Fail early and clearly when nothing can be written below the root."""
+    probe = f"_write_test-{uuid.uuid4().hex[:8]}"
+    try:
+        write_file(files, probe, b"tidegate")
+        files.delete_file(probe)
+    except SnapshotError as error:
+        raise ConfigurationError(
+            f"the checkpoint directory {files.describe('')} cannot be written to: {error}; check that it exists or can "
+            "be made, and that the user of the job has the rights to write there"
+        ) from error
+
+
+@contextlib.contextmanager
+def storage_errors(action: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except TidegateError:
+        raise
+    except Exception as cause:  # pyarrow raises OSError, ValueError and NotImplementedError
+        if isinstance(cause, FileNotFoundError):
+            raise SnapshotError(f"cannot {action} {where}: there is no such file or directory") from cause
+        raise SnapshotError(f"cannot {action} {where}: {type(cause).__name__}: {cause}") from cause
+
+
+# ---------------------------------------------------------------- local
+
+
+class LocalFiles:
+    remote = False
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def describe(self, path: str) -> str:
+        return os.path.join(self._root, path) if path else self._root
+
+    def create(self, path: str) -> OutputFile:
+        full = self.describe(path)
+        with storage_errors("write", full):
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            return _LocalOutput(full)
+
+    def read(self, path: str) -> bytes:
+        full = self.describe(path)
+        with storage_errors("read", full), open(full, "rb") as file:
+            return file.read()
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        full = self.describe(path)
+        with storage_errors("read", full), open(full, "rb", buffering=0) as file:
+            file.seek(offset)
+            return _read_fully(file, length)
+
+    def size(self, path: str) -> int | None:
+        full = self.describe(path)
+        with storage_errors("read", full):
+            try:
+                return os.stat(full).st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def names(self, path: str) -> list[str]:
+        full = self.describe(path)
+        with storage_errors("list", full):
+            try:
+                return sorted(name for name in os.listdir(full) if _TEMPORARY not in name)
+            except FileNotFoundError:
+                return []
+
+    def delete_file(self, path: str) -> None:
+        full = self.describe(path)
+        with storage_errors("delete", full), contextlib.suppress(FileNotFoundError):
+            os.unlink(full)
+
+    def delete_directory(self, path: str) -> None:
+        full = self.describe(path)
+        with storage_errors("delete", full), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(full)
+
+
+def _read_fully(file: Any, length: int) -> bytes:
+    data: bytes = file.read(length)
+    while len(data) < length:  # one read call returns at most 2 GiB
+        more = file.read(length - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+class _LocalOutput:
+    def __init__(self, full_path: str) -> None:
+        self._path = full_path
+        self._temporary = f"{full_path}{_TEMPORARY}{uuid.uuid4().hex[:8]}"
+        self._file: BinaryIO = open(self._temporary, "xb")  # noqa: SIM115 (closed by commit or discard)
+
+    def write(self, data: bytes) -> None:
+        with storage_errors("write", self._path):
+            self._file.write(data)
+
+    def commit(self) -> None:
+        with storage_errors("write", self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.rename(self._temporary, self._path)
+            directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):  # closing flushes, which fails again on a full disk
+            self._file.close()
+        for path in (self._temporary, self._path):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+# ---------------------------------------------------------------- everything else
+
+
+class ArrowFiles:
+    remote = True
+
+    def __init__(self, filesystem: Any, root: str, shown_root: str) -> None:
+        self._fs = filesystem  # pyarrow.fs.FileSystem
+        self._root = root.rstrip("/")
+        self._shown_root = shown_root
+        self._is_object_store = filesystem.type_name in _OBJECT_STORES
+
+    def describe(self, path: str) -> str:
+        return f"{self._shown_root}/{path}" if path else self._shown_root
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def create(self, path: str) -> OutputFile:
+        full = self._full(path)
+        with storage_errors("write", self.describe(path)):
+            if self._is_object_store:
+                return _ArrowOutput(self._fs, full, full, self.describe(path))
+            self._fs.create_dir(full.rpartition("/")[0], recursive=True)
+            temporary = f"{full}{_TEMPORARY}{uuid.uuid4().hex[:8]}"
+            return _ArrowOutput(self._fs, temporary, full, self.describe(path))
+
+    def read(self, path: str) -> bytes:
+        with storage_errors("read", self.describe(path)), self._fs.open_input_stream(self._full(path)) as stream:
+            data: bytes = stream.read()
+            return data
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        with storage_errors("read", self.describe(path)), self._fs.open_input_file(self._full(path)) as file:
+            data: bytes = file.read_at(length, offset)
+            return data
+
+    def size(self, path: str) -> int | None:
+        from pyarrow.fs import FileType
+
+        with storage_errors("read", self.describe(path)):
+            info = self._fs.get_file_info(self._full(path))
+            return info.size if info.type == FileType.File else None
+
+    def names(self, path: str) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        with storage_errors("list", self.describe(path)):
+            infos = self._fs.get_file_info(FileSelector(self._full(path), allow_not_found=True))
+            return sorted(info.base_name for info in infos if _TEMPORARY not in info.base_name)
+
+    def delete_file(self, path: str) -> None:
+        with storage_errors("delete", self.describe(path)), contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(self._full(path))
+
+    def delete_directory(self, path: str) -> None:
+        with storage_errors("delete", self.describe(path)), contextlib.suppress(FileNotFoundError):
+            self._fs.delete_dir(self._full(path))
+
+
+class _ArrowOutput:
+    def __init__(self, filesystem: Any, written_path: str, final_path: str, shown: str) -> None:
+        self._fs = filesystem
+        self._written_path = written_path
+        self._final_path = final_path
+        self._shown = shown
+        self._stream = filesystem.open_output_stream(written_path)
+
+    def write(self, data: bytes) -> None:
+        with storage_errors("write", self._shown):
+            self._stream.write(data)
+
+    def commit(self) -> None:
+        with storage_errors("write", self._shown):
+            self._stream.close()
+            if self._written_path != self._final_path:
+                self._fs.move(self._written_path, self._final_path)
+
+    def discard(self) -> None:
+        with contextlib.suppress(Exception):
+            self._stream.close()
+        for path in {self._written_path, self._final_path}:
+            with contextlib.suppress(Exception):
+                self._fs.delete_file(path)
+
+
+@functools.lru_cache(maxsize=16)
+def _open_files(location: StorageLocation, pid: int) -> Files:
+    if location.is_local:
+        return LocalFiles(location.local_path)
+    with storage_errors("reach", location.uri):
+        filesystem, path = open_filesystem(location)
+        return ArrowFiles(filesystem, path, location.uri)
+
+
+def open_filesystem(location: StorageLocation) -> tuple[Any, str]:
+    """The `pyarrow.fs.FileSystem` of a location that is not local, and the path in it."""
+    if location.scheme == "s3":
+        return _s3_filesystem(location)
+    import pyarrow.fs
+
+    filesystem, path = pyarrow.fs.FileSystem.from_uri(str(location))
+    return filesystem, path
+
+
+def _s3_filesystem(location: StorageLocation) -> tuple[Any, str]:
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+
+    path = location.uri.removeprefix("s3://")
+    options: dict[str, Any] = dict(location.options)
+    endpoint = options.pop("endpoint_override", None)
+    if endpoint:
+        scheme, separator, address = endpoint.rpartition("://")
+        options["endpoint_override"] = address.rstrip("/")
+        if separator:
+            options.setdefault("scheme", scheme)
+        options.setdefault("region", "us-east-1")
+    elif "region" not in options:
+        options["region"] = resolve_s3_region(path.partition("/")[0])
+    options["anonymous"] = options.get("anonymous", "").lower() in ("1", "true", "yes")
+    # Bounded waits: an unreachable store fails the checkpoint instead of holding it for minutes.
+    retry = AwsStandardS3RetryStrategy(max_attempts=3)
+    return S3FileSystem(connect_timeout=5, request_timeout=30, retry_strategy=retry, **options), path

@@ -1,0 +1,121 @@
+"""Checkpoint storage in files: the JobManager's side (the workers' side is `worker_storage`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidegate.common.errors import SnapshotError
+from tidegate.common.ids import CheckpointId
+from tidegate.storage.cleanup import Deletion, checkpoint_files, delete_quietly
+from tidegate.storage.files import Files, check_writable, open_files, write_file
+from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.job_directory import (
+    LOCK,
+    SHARED,
+    checkpoint_directory,
+    checkpoint_of_directory,
+    job_location,
+    metadata_file,
+)
+from tidegate.storage.job_lock import JobLock, LocalJobLock, RemoteJobLock
+from tidegate.storage.location import StorageLocation
+from tidegate.storage.metadata import encode_metadata, read_metadata_file
+from tidegate.storage.reader import FileStateSource
+from tidegate.storage.worker_storage import FileSystemWorkerStorage, WorkerStorage
+from tidegate.storage.writers import DEFAULT_MIN_FILE_SIZE
+
+
+class FileSystemStorage:
+    """`open` first, `close` last. The rest blocks on I/O, so it belongs on a helper thread; one thread at a time."""
+
+    def __init__(
+        self,
+        directory: str,
+        job_id: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        min_file_size: int = DEFAULT_MIN_FILE_SIZE,
+    ) -> None:
+        self._location = job_location(StorageLocation.parse(directory, options), job_id)
+        self._min_file_size = min_file_size
+        self._lock: JobLock | None = None
+
+    @property
+    def root(self) -> str:
+        """For `SlotRestore.root`."""
+        return str(self._location)
+
+    def files(self) -> Files:
+        return open_files(self._location)
+
+    def open(self, now_ms: float) -> None:
+        """ConfigurationError when the directory cannot be written, or the job is running already."""
+        check_writable(self.files())
+        lock = self._make_lock()
+        lock.acquire(now_ms)
+        self._lock = lock
+
+    def _make_lock(self) -> JobLock:
+        return LocalJobLock(self._location.local_path) if self._location.is_local else RemoteJobLock(self.files())
+
+    def heartbeat(self, now_ms: float) -> None:
+        """Call every few seconds: shows other runs of the job that this one is alive."""
+        if self._lock is not None:
+            self._lock.heartbeat(now_ms)
+
+    def close(self) -> None:
+        """Releases the lock, and removes the job directory when no checkpoint is left in it."""
+        if self._lock is None:
+            return
+        try:
+            left = set(self.files().names("")) - {LOCK, SHARED}
+            if not left and not self.files().names(SHARED):
+                self.files().delete_directory("")
+        except SnapshotError:
+            pass  # an empty directory that stays does no harm
+        self._lock.release()
+        self._lock = None
+
+    def worker_storage(self) -> WorkerStorage:
+        return FileSystemWorkerStorage(self._location, self._min_file_size)
+
+    def source(self) -> FileStateSource:
+        return FileStateSource(self.files())
+
+    # ------------------------------------------------------------ completed checkpoints
+
+    def write_metadata(self, metadata: CheckpointMetadata) -> str:
+        """Makes the checkpoint complete, or raises. Returns the path by which a job can be started from it."""
+        write_file(self.files(), metadata_file(metadata.checkpoint_id), encode_metadata(metadata))
+        return str(self._location.child(checkpoint_directory(metadata.checkpoint_id)))
+
+    def read_metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
+        return read_metadata_file(self.files(), metadata_file(checkpoint_id))
+
+    def completed_checkpoints(self) -> list[CheckpointId]:
+        """Those with a metadata file, oldest first; whether it can be read shows `read_metadata`."""
+        found = [checkpoint_of_directory(name) for name in self.files().names("")]
+        return sorted(n for n in found if n is not None and self.files().size(metadata_file(n)) is not None)
+
+    # ------------------------------------------------------------ deleting
+
+    def delete(self, deletion: Deletion) -> list[str]:
+        """Never raises; returns the problems."""
+        return delete_quietly(self.files(), deletion)
+
+    def delete_orphans(self) -> list[str]:
+        """Delete what crashed attempts left behind: directories of checkpoints without metadata, and shared files that
+        no completed checkpoint refers to. Only while no task of the job runs. Returns the problems."""
+        files = self.files()
+        try:
+            completed = self.completed_checkpoints()
+            referenced: set[str] = set()
+            for checkpoint_id in completed:
+                referenced |= checkpoint_files(self.read_metadata(checkpoint_id))
+            shared = {f"{SHARED}/{name}" for name in files.names(SHARED)}
+            directories = [n for n in map(checkpoint_of_directory, files.names("")) if n is not None]
+        except SnapshotError as error:  # with one unreadable metadata file nobody knows what is needed
+            return [f"left-over files were not deleted: {error}"]
+        unfinished = [checkpoint_directory(n) for n in directories if n not in completed]
+        unfinished = [d for d in unfinished if not any(path.startswith(d + "/") for path in referenced)]
+        return self.delete(Deletion(files=sorted(shared - referenced), directories=unfinished))

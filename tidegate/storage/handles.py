@@ -1,0 +1,186 @@
+"""Where state lies: handles, and the snapshots made of them. Plain data, encodable with msgspec, never pickled.
+
+A snapshot is matched to a job by *operator id*, never by vertex, so that a restored job may chain differently.
+Paths are relative to the job's checkpoint directory: a snapshot can be moved.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidegate.common.ids import CheckpointId, OperatorId, SubtaskIndex, VertexId
+
+
+class FileRange(msgspec.Struct, frozen=True, tag="file"):
+    path: str  # relative to the root of the snapshot's job directory, '/'-separated
+    offset: int
+    length: int
+    checksum: str  # xxh3_64 of exactly these bytes, 16 hex digits
+
+
+class InlineBytes(msgspec.Struct, frozen=True, tag="inline"):
+    data: bytes
+    checksum: str
+
+
+StateHandle = FileRange | InlineBytes
+
+
+def handle_size(handle: StateHandle) -> int:
+    return handle.length if isinstance(handle, FileRange) else len(handle.data)
+
+
+# ---------------------------------------------------------------- keyed state
+
+
+class KeyedStateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one state without reading it."""
+
+    name: str
+    kind: str  # "value" | "list" | "map" | "reducing" | "aggregating" | "timers"
+    type_description: str = ""  # str() of the declared type information(s)
+    namespaced: bool = False
+
+
+class KeyedChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """Some entries of one state: the pickled pair (keys, values), equally long lists."""
+
+    state: str
+    entries: int
+    handle: StateHandle
+
+
+class KeyedIncrement(msgspec.Struct, frozen=True, kw_only=True):
+    """All that changed since an earlier checkpoint (or everything, when `full`). Later increments win over earlier
+    ones, key by key; a tombstone (see state.heap) deletes."""
+
+    checkpoint_id: CheckpointId  # the checkpoint that wrote it
+    full: bool
+    chunks: list[KeyedChunk]
+
+
+class KeyedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Keyed state of one operator subtask: the key groups [start, end) and the chain of increments, oldest first; the
+    first one is full."""
+
+    backend: str
+    key_group_start: int
+    key_group_end: int
+    states: list[KeyedStateInfo]
+    increments: list[KeyedIncrement]
+
+
+# ---------------------------------------------------------------- operator (non-keyed) state
+
+
+class OperatorListState(msgspec.Struct, frozen=True, kw_only=True):
+    """A list whose items can be handed out anew: the handle is a pickled list of pickled items (list[bytes]).
+
+    mode "split": items are dealt out evenly over the subtasks; "union": every subtask gets all items of all subtasks;
+    "broadcast": every subtask has the same items, each new subtask takes those of one old one."""
+
+    name: str
+    mode: str
+    count: int
+    handle: StateHandle
+
+
+class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    operator_id: OperatorId
+    name: str
+    uid: str = ""
+    keyed: KeyedSnapshot | None = None
+    lists: list[OperatorListState] = []
+
+
+class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
+    """In-flight elements of one channel (unaligned checkpoints only): a pickled list of network elements.
+
+    side "input": were queued at the receiver (come first on restore); "output": were queued at the sender."""
+
+    edge_key: str  # JobEdge.key: stable across restarts, unlike the edge's index
+    upstream: SubtaskIndex
+    downstream: SubtaskIndex
+    side: str
+    records: int
+    handle: StateHandle
+
+
+class SnapshotMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of one subtask's part of a checkpoint. Durations in ms."""
+
+    start_delay_ms: float = 0.0  # trigger until the first barrier came
+    alignment_ms: float = 0.0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+    state_bytes: int = 0  # written by this checkpoint
+    full_bytes: int = 0  # referenced in total, earlier increments included
+    inflight_bytes: int = 0  # channel state persisted
+    processed_during_alignment: int = 0  # records
+    unaligned: bool = False
+    files: int = 0
+
+
+class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One subtask's part of a checkpoint, as it is acknowledged."""
+
+    vertex: VertexId
+    subtask: SubtaskIndex
+    operators: list[OperatorSnapshot]
+    channels: list[ChannelState] = []
+    end_of_data: bool = False  # the task had processed all its input when it took the snapshot
+    metrics: SnapshotMetrics = SnapshotMetrics()
+
+
+class OperatorMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator of a completed checkpoint: its subtasks' snapshots, by subtask index."""
+
+    operator_id: OperatorId
+    name: str
+    uid: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: list[OperatorSnapshot]
+    end_of_data: list[bool]
+
+
+class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `_metadata`: written last, and what makes a checkpoint complete."""
+
+    format_version: int
+    job_id: str
+    job_name: str
+    checkpoint_id: CheckpointId
+    timestamp: int  # trigger time, ms since the epoch
+    savepoint: bool
+    unaligned: bool
+    operators: list[OperatorMetadata]
+    channels: list[ChannelState]
+    tidegate_version: str
+
+
+# ---------------------------------------------------------------- restore
+
+
+class OperatorRestore(msgspec.Struct, frozen=True, kw_only=True):
+    """What one operator subtask gets back. `keyed` may hold snapshots of several old subtasks (rescaling): the backend
+    keeps only keys of its own key groups."""
+
+    operator_id: OperatorId
+    keyed: list[KeyedSnapshot] = []
+    lists: list[OperatorListState] = []  # union and broadcast as they are; "split" already dealt out, see items
+    split_items: dict[str, list[tuple[StateHandle, int, int]]] = {}  # name -> (handle, first item, end item)
+    end_of_data: bool = False
+
+
+class TaskRestore(msgspec.Struct, frozen=True, kw_only=True):
+    vertex: VertexId
+    subtask: SubtaskIndex
+    operators: list[OperatorRestore]
+    channels: list[ChannelState] = []
+
+
+class SlotRestore(msgspec.Struct, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+    root: str  # URI of the job directory that the handles' paths are relative to
+    tasks: list[TaskRestore]

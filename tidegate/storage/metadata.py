@@ -1,0 +1,82 @@
+"""The file `_metadata`: its existence makes a checkpoint complete, so it is written last and atomically.
+
+Layout: 8 bytes magic, version (u32), length of the body (u64), body (msgpack of CheckpointMetadata), xxh3_64 of all
+before (u64); integers little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from tidegate.common.errors import SnapshotError
+from tidegate.storage.files import Files, open_files
+from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.job_directory import METADATA_NAME
+from tidegate.storage.location import StorageLocation
+
+FORMAT_VERSION = 1
+_MAGIC = b"TIDEGATE"
+_HEADER = struct.Struct("<8sIQ")
+_TRAILER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class LoadedMetadata:
+    metadata: CheckpointMetadata
+    root: StorageLocation  # what the paths of its handles are relative to
+    path: str  # of the file, for people
+
+
+def encode_metadata(metadata: CheckpointMetadata) -> bytes:
+    body = msgspec.msgpack.encode(metadata)
+    data = _HEADER.pack(_MAGIC, FORMAT_VERSION, len(body)) + body
+    return data + _TRAILER.pack(xxh3_64_intdigest(data))
+
+
+def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
+    """`where` names the file in the errors."""
+    if not data.startswith(_MAGIC[: len(data)]) or (data and data[:1] != _MAGIC[:1]):
+        raise SnapshotError(f"{where} is not the metadata of a checkpoint or savepoint of Tidegate")
+    if len(data) < _HEADER.size:
+        raise SnapshotError(f"{where} is incomplete ({len(data)} bytes): the checkpoint was not finished")
+    _, version, length = _HEADER.unpack_from(data)
+    if version > FORMAT_VERSION:
+        raise SnapshotError(
+            f"{where} has format version {version}, this Tidegate reads up to {FORMAT_VERSION}; use the version of "
+            "Tidegate that wrote it, or a newer one"
+        )
+    expected = _HEADER.size + length + _TRAILER.size
+    if len(data) < expected:
+        raise SnapshotError(f"{where} is incomplete ({len(data)} of {expected} bytes): the checkpoint was not finished")
+    if len(data) > expected or xxh3_64_intdigest(data[: -_TRAILER.size]) != _TRAILER.unpack(data[-_TRAILER.size :])[0]:
+        raise SnapshotError(f"{where} is corrupt: its checksum does not match; use another checkpoint")
+    try:
+        return msgspec.msgpack.decode(data[_HEADER.size : -_TRAILER.size], type=CheckpointMetadata)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise SnapshotError(f"{where} cannot be decoded: {error}") from error
+
+
+def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedMetadata:
+    """Of a checkpoint or savepoint given by its directory or its `_metadata` file."""
+    location = StorageLocation.parse(uri, options)
+    directory = location.parent() if location.name == METADATA_NAME else location
+    root = directory.parent()
+    return LoadedMetadata(
+        metadata=read_metadata_file(open_files(directory), METADATA_NAME),
+        root=root,
+        path=str(directory.child(METADATA_NAME)),
+    )
+
+
+def read_metadata_file(files: Files, path: str) -> CheckpointMetadata:
+    where = files.describe(path)
+    if files.size(path) is None:
+        raise SnapshotError(
+            f"there is no {where}: the path is wrong, or the checkpoint was never completed, or it has been deleted"
+        )
+    return decode_metadata(files.read(path), where)

@@ -1,0 +1,91 @@
+"""What a worker needs to know of the checkpoint storage: plain data, pickled into the job's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
+from tidegate.storage.files import Files, open_files
+from tidegate.storage.handles import StateHandle
+from tidegate.storage.job_directory import exclusive_file, shared_file
+from tidegate.storage.location import StorageLocation
+from tidegate.storage.reader import FileStateSource, InlineStateSource
+from tidegate.storage.writers import (
+    DEFAULT_MEMORY_LIMIT,
+    DEFAULT_MIN_FILE_SIZE,
+    FileTaskStateWriter,
+    InlineTaskStateWriter,
+    TaskStateWriter,
+)
+
+
+class Source(Protocol):
+    """The same as `state.backend.StateSource`, which this layer does not import."""
+
+    def read(self, handle: StateHandle) -> bytes: ...
+
+
+class WorkerStorage(Protocol):
+    @property
+    def supports_increments(self) -> bool:
+        """False: every keyed snapshot should be full, since a chain would be sent again with every acknowledgement."""
+
+    def task_writer(
+        self, checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex
+    ) -> TaskStateWriter:
+        """Makes no files yet; cheap."""
+
+    def source(self, root: str = "") -> Source:
+        """Reads handles that are relative to `root` (`SlotRestore.root`; "": this job's own directory)."""
+
+
+@dataclass(frozen=True)
+class FileSystemWorkerStorage:
+    job_directory: StorageLocation
+    min_file_size: int = DEFAULT_MIN_FILE_SIZE
+    supports_increments: bool = True
+
+    def task_writer(
+        self, checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex
+    ) -> TaskStateWriter:
+        return FileTaskStateWriter(
+            self._files(self.job_directory),
+            exclusive_file(checkpoint_id, attempt, vertex, subtask),
+            shared_file(checkpoint_id, attempt, vertex, subtask),
+            self.min_file_size,
+        )
+
+    def source(self, root: str = "") -> Source:
+        return (
+            file_source(root, dict(self.job_directory.options))
+            if root
+            else FileStateSource(self._files(self.job_directory))
+        )
+
+    def _files(self, location: StorageLocation) -> Files:
+        return open_files(location)
+
+
+@dataclass(frozen=True)
+class JobManagerWorkerStorage:
+    limit: int = DEFAULT_MEMORY_LIMIT
+    supports_increments: bool = False
+
+    def task_writer(
+        self, checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex
+    ) -> TaskStateWriter:
+        return InlineTaskStateWriter(self.limit, f"subtask {subtask} of vertex {vertex}")
+
+    def source(self, root: str = "") -> Source:
+        """A job with this storage may start from a snapshot in files."""
+        return file_source(root) if root else InlineStateSource()
+
+
+def file_source(root: str, options: Mapping[str, str] | None = None) -> FileStateSource:
+    """`options`: of the job's own storage; used when `root` is on the same kind of storage."""
+    location = StorageLocation.parse(root)
+    if options and location.scheme == "s3":
+        location = StorageLocation.parse(root, {**options, **dict(location.options)})
+    return FileStateSource(open_files(location))
