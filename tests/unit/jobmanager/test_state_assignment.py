@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobmanager_kit import (
+    KEYED,
+    ROOT,
+    SOURCE,
+    chain_of,
+    channel,
+    graph,
+    increment,
+    keyed_state,
+    list_state,
+    metadata,
+    operator,
+    operator_metadata,
+)
+
+from tidegate.common.errors import SnapshotError
+from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.graph.job_graph import PartitionKind, PartitionSpec
+from tidegate.jobmanager.recovery_points import RestorePoint
+from tidegate.jobmanager.state_assignment import assign_state, key_group_range
+from tidegate.storage.handles import (
+    CheckpointMetadata,
+    InlineBytes,
+    OperatorListState,
+    OperatorMetadata,
+    OperatorRestore,
+    TaskRestore,
+)
+
+
+def assign(job, snapshot: CheckpointMetadata, allow: bool = False) -> dict[tuple[int, int], TaskRestore]:
+    restores = assign_state(job, RestorePoint(snapshot, ROOT), allow)
+    assert set(restores) == set(map(SlotIndex, range(job.num_slots)))
+    assert all(r.root == ROOT and r.checkpoint_id == 7 for r in restores.values())
+    return {(task.vertex, task.subtask): task for restore in restores.values() for task in restore.tasks}
+
+
+def keyed_metadata(parallelism: int, max_parallelism: int = 128) -> OperatorMetadata:
+    ranges = [key_group_range(i, parallelism, max_parallelism) for i in range(parallelism)]
+    return operator_metadata(
+        KEYED,
+        *(operator(KEYED, keyed_state(a, b, increment(1, f"shared/{a}", full=True))) for a, b in ranges),
+        max_parallelism=max_parallelism,
+        name="count",
+    )
+
+
+def lists_metadata(mode: str, counts: list[int]) -> OperatorMetadata:
+    states = [list_state("l", mode, count, b"handle%d" % i) for i, count in enumerate(counts)]
+    return operator_metadata(KEYED, *(operator(KEYED, lists=(state,)) for state in states))
+
+
+def items(restore: OperatorRestore, name: str = "l") -> list[tuple[bytes, int]]:
+    """Every item that the subtask gets, as (handle, index)."""
+    shares = restore.split_items.get(name, [])
+    return [(h.data, i) for h, first, end in shares if isinstance(h, InlineBytes) for i in range(first, end)]
+
+
+# ---------------------------------------------------------------- keyed state
+
+
+@given(st.integers(1, 200), st.integers(1, 50))
+def test_key_groups_are_contiguous_and_complete(max_parallelism: int, parallelism: int) -> None:
+    parallelism = min(parallelism, max_parallelism)
+    ranges = [key_group_range(i, parallelism, max_parallelism) for i in range(parallelism)]
+    assert [g for a, b in ranges for g in range(a, b)] == list(range(max_parallelism))
+    assert all(g * parallelism // max_parallelism == i for i, (a, b) in enumerate(ranges) for g in range(a, b))
+
+
+def test_with_the_same_parallelism_each_subtask_gets_its_own_state_back() -> None:
+    tasks = assign(graph(3), metadata(keyed_metadata(3)))
+    for subtask in range(3):
+        (restore,) = tasks[1, subtask].operators
+        (snapshot,) = restore.keyed
+        assert (snapshot.key_group_start, snapshot.key_group_end) == key_group_range(subtask, 3, 128)
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_after_rescaling_every_key_group_reaches_its_new_owner(old: int, new: int) -> None:
+    tasks = assign(graph(new), metadata(keyed_metadata(old)))
+    for subtask in range(new):
+        start, end = key_group_range(subtask, new, 128)
+        snapshots = tasks[1, subtask].operators[0].keyed
+        covered = {g for s in snapshots for g in range(s.key_group_start, s.key_group_end)}
+        assert set(range(start, end)) <= covered
+        assert all(s.key_group_start < end and start < s.key_group_end for s in snapshots)
+
+
+def test_another_max_parallelism_is_refused_for_keyed_state() -> None:
+    with pytest.raises(SnapshotError, match=r"'count'.*max parallelism 64.*taken with 128.*set_max_parallelism\(128\)"):
+        assign(graph(2, max_parallelism=64), metadata(keyed_metadata(2)))
+
+
+def test_another_max_parallelism_is_fine_without_keyed_state() -> None:
+    assign(graph(2, max_parallelism=64), metadata(lists_metadata("split", [1, 1])))
+
+
+# ---------------------------------------------------------------- operator state
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 9))
+def test_split_items_are_dealt_out_evenly_and_completely(counts: list[int], new: int) -> None:
+    tasks = assign(graph(new), metadata(lists_metadata("split", counts)))
+    shares = [items(tasks[1, subtask].operators[0]) for subtask in range(new)]
+    everything = [(b"handle%d" % i, n) for i, count in enumerate(counts) for n in range(count)]
+    assert sorted(item for share in shares for item in share) == sorted(everything)
+    if new == len(counts):
+        assert [len(share) for share in shares] == counts
+    else:
+        assert [item for share in shares for item in share] == everything
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("new", [1, 2, 3])
+def test_union_items_reach_everybody(new: int) -> None:
+    tasks = assign(graph(new), metadata(lists_metadata("union", [2, 3])))
+    for subtask in range(new):
+        assert [state.count for state in tasks[1, subtask].operators[0].lists] == [2, 3]
+
+
+@pytest.mark.parametrize("new", [1, 2, 5])
+def test_each_subtask_gets_one_copy_of_broadcast_state(new: int) -> None:
+    tasks = assign(graph(new), metadata(lists_metadata("broadcast", [4, 4])))
+    for subtask in range(new):
+        (state,) = tasks[1, subtask].operators[0].lists
+        assert isinstance(state, OperatorListState)
+        assert isinstance(state.handle, InlineBytes)
+        assert state.handle.data == b"handle%d" % (subtask % 2)
+
+
+def test_end_of_data_is_restored_only_with_the_same_parallelism() -> None:
+    old = operator_metadata(SOURCE, operator(SOURCE), operator(SOURCE), end_of_data=[True, False])
+    same = assign(graph(2), metadata(old))
+    assert [same[0, i].operators[0].end_of_data for i in range(2)] == [True, False]
+    wider = assign(graph(3), metadata(old))
+    assert [wider[0, i].operators[0].end_of_data for i in range(3)] == [False] * 3
+
+
+# ---------------------------------------------------------------- operators
+
+
+def stateful(name: str, state: bool = True) -> OperatorMetadata:
+    operator_id = OperatorId(name.ljust(32, "0"))
+    lists = (list_state("l", "split", 1),) if state else ()
+    return operator_metadata(operator_id, operator(operator_id, lists=lists), name=name)
+
+
+def test_operators_are_matched_by_id_wherever_they_are_chained() -> None:
+    tasks = assign(chain_of("b", "a"), metadata(stateful("a"), stateful("b")))
+    assert [o.operator_id[0] for o in tasks[0, 0].operators] == ["b", "a"]
+
+
+def test_state_of_a_missing_operator_is_refused_with_the_names_of_both_sides() -> None:
+    with pytest.raises(SnapshotError, match=r"does not have: 'gone'.*The job has: 'a'.*ignore-unclaimed-state"):
+        assign(chain_of("a"), metadata(stateful("a"), stateful("gone")))
+
+
+def test_state_of_a_missing_operator_is_dropped_when_that_is_allowed() -> None:
+    tasks = assign(chain_of("a"), metadata(stateful("a"), stateful("gone")), allow=True)
+    assert len(tasks[0, 0].operators) == 1
+
+
+def test_a_missing_operator_without_state_is_nothing_to_complain_of() -> None:
+    assign(chain_of("a"), metadata(stateful("a"), stateful("gone", state=False)))
+
+
+def test_a_new_operator_starts_empty() -> None:
+    tasks = assign(chain_of("a", "new"), metadata(stateful("a")))
+    assert [o.operator_id[0] for o in tasks[0, 0].operators] == ["a"]
+
+
+# ---------------------------------------------------------------- channels
+
+
+def both(parallelism: int) -> tuple[OperatorMetadata, OperatorMetadata]:
+    sources = operator_metadata(SOURCE, *(operator(SOURCE) for _ in range(parallelism)))
+    return sources, operator_metadata(KEYED, *(operator(KEYED) for _ in range(parallelism)))
+
+
+def test_in_flight_records_go_back_to_the_side_where_they_were_queued() -> None:
+    channels = (channel(0, 1, "input"), channel(1, 0, "output"), channel(1, 1, "output"))
+    tasks = assign(graph(2), metadata(*both(2), channels=channels))
+    assert tasks[1, 1].channels == [channels[0]]
+    assert tasks[0, 1].channels == [channels[1], channels[2]]
+    assert tasks[0, 0].channels == tasks[1, 0].channels == []
+
+
+def test_in_flight_records_cannot_be_rescaled() -> None:
+    with pytest.raises(SnapshotError, match=r"'source'.*changed from 2 to 3.*Resume with parallelism 2"):
+        assign(graph(3), metadata(*both(2), channels=(channel(0, 1, "input"),)))
+
+
+def test_an_unaligned_checkpoint_without_in_flight_records_can_be_rescaled() -> None:
+    assign(graph(3), metadata(*both(2)))
+
+
+def test_in_flight_records_of_a_missing_edge_are_refused_unless_they_may_be_dropped() -> None:
+    snapshot = metadata(*both(2), channels=(channel(0, 1, "input", key="x->y:0"),))
+    with pytest.raises(SnapshotError, match="in-flight records of the edge x->y:0"):
+        assign(graph(2), snapshot)
+    assert all(not task.channels for task in assign(graph(2), snapshot, allow=True).values())
+
+
+def test_in_flight_records_of_a_channel_that_no_longer_exists_are_refused() -> None:
+    job = graph(2)
+    forward = dataclasses.replace(job.edges[0], partition=PartitionSpec(PartitionKind.FORWARD))
+    job = dataclasses.replace(job, edges=(forward,))
+    assign(job, metadata(*both(2), channels=(channel(1, 1, "input"),)))
+    with pytest.raises(SnapshotError, match="no longer connected"):
+        assign(job, metadata(*both(2), channels=(channel(0, 1, "input"),)))
+
+
+def test_the_slot_of_a_task_gets_its_restore() -> None:
+    job = graph(2)
+    restores = assign_state(job, RestorePoint(metadata(keyed_metadata(2)), ROOT), False)
+    for subtask in range(2):
+        slot = job.slot_of(VertexId(1), SubtaskIndex(subtask))
+        assert [(t.vertex, t.subtask) for t in restores[slot].tasks] == [(1, subtask)]

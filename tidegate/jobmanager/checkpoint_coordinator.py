@@ -1,0 +1,322 @@
+"""The checkpoint coordinator: triggers checkpoints, collects acknowledgements, completes or aborts, cleans up.
+
+A pure state machine beside the JobMaster, which calls it and carries its effects out. One checkpoint::
+
+    the decider lets a request through  -> TriggerCheckpoint to the slots with source subtasks
+    one acknowledgement per subtask, all are here: its files are registered -> WriteMetadata
+    metadata written                    -> complete: older ones are subsumed, NotifyCheckpointComplete to all slots
+
+    decline, timeout, failed write, newer one complete  -> NotifyCheckpointAborted to all slots, files deleted
+
+Checkpoint ids grow for the whole life of the job. A checkpoint belongs to the attempt that triggered it: when that is
+over the checkpoint is dropped, and an acknowledgement that still comes only has its files deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidegate.common.errors import check_internal
+from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
+from tidegate.common.job_status import JobStatus
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.checkpoint_failure import CheckpointFailureReason, FailureManager, Tolerance
+from tidegate.jobmanager.checkpoint_settings import CheckpointSettings, Retention
+from tidegate.jobmanager.checkpoint_stats import CheckpointRecord, CheckpointStats
+from tidegate.jobmanager.completed_store import CompletedCheckpoint, CompletedCheckpointStore
+from tidegate.jobmanager.coordinator_effects import Effect, EverythingDurable, FailAttempt, ToSlots
+from tidegate.jobmanager.instructions import CheckpointRequestDone, DeleteOrphans, DeleteState, Log, WriteMetadata
+from tidegate.jobmanager.pending_checkpoint import Acknowledgement, PendingCheckpoint, PendingState
+from tidegate.jobmanager.recovery_points import RestorePoint
+from tidegate.jobmanager.request_decider import CheckpointKind, CheckpointRequest, Queueing, RequestDecider
+from tidegate.network.elements import Alignment, CheckpointBarrier
+from tidegate.protocol.messages import (
+    AckCheckpoint,
+    DeclineCheckpoint,
+    FailureInfo,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
+from tidegate.storage.cleanup import Deletion, Registration, SharedFileRegistry
+
+
+class CheckpointCoordinator:
+    """Every `on_...` method changes the state and returns what is to be done, in order.
+
+    `root` is the URI of the job's checkpoint directory; `initial` the snapshot that the job starts from, if any: it is
+    never deleted, and ids go on from its own."""
+
+    def __init__(
+        self, graph: JobGraph, settings: CheckpointSettings, root: str, initial: RestorePoint | None = None
+    ) -> None:
+        self._graph = graph
+        self._settings = settings
+        self._decider = RequestDecider(settings)
+        self._failures = FailureManager(settings.tolerable_failures)
+        self._files = SharedFileRegistry()
+        if initial is not None and initial.root == root:
+            self._files.adopt(initial.metadata)  # and never discard: it is not ours to delete
+        self.store = CompletedCheckpointStore(settings.num_retained, root)
+        self.stats = CheckpointStats(settings.history_size)
+        self._next_id = CheckpointId(initial.checkpoint_id + 1 if initial is not None else 1)
+        self._attempt: AttemptNumber | None = None  # the running one, None between two
+        self._pending: dict[CheckpointId, PendingCheckpoint] = {}  # in order of ids; all of the running attempt
+        self._doomed: dict[CheckpointId, Deletion] = {}  # aborted while its metadata is written: deleted after that
+        self._exceeded = False  # too many failures in a row: the attempt is about to be over
+        self._final_from: CheckpointId | None = None  # a checkpoint from this id on makes the end of data durable
+        self._all_slots = tuple(SlotIndex(i) for i in range(graph.num_slots))
+        sources = {graph.slot_of(v, s) for v, s in graph.all_tasks() if graph.vertices[v].is_source}
+        self._source_slots = tuple(sorted(sources))
+        self._out: list[Effect] = []
+
+    # ------------------------------------------------------------ what can be seen from outside
+    @property
+    def settings(self) -> CheckpointSettings:
+        return self._settings
+
+    @property
+    def in_progress(self) -> tuple[CheckpointId, ...]:
+        return tuple(self._pending)
+
+    @property
+    def writing_metadata(self) -> bool:
+        """An answer to WriteMetadata is due."""
+        return bool(self._doomed) or any(p.state is PendingState.WRITING for p in self._pending.values())
+
+    def next_deadline(self) -> float | None:
+        due = [pending.deadline_ms for pending in self._pending.values()]
+        trigger = self._decider.next_deadline(len(self._pending))
+        return min(due if trigger is None else [*due, trigger], default=None)
+
+    # ------------------------------------------------------------ the life of attempts
+    def on_attempt_running(self, attempt: AttemptNumber, now_ms: float) -> list[Effect]:
+        check_internal(self._attempt is None and not self._pending, "an attempt starts beside another one")
+        self._attempt = attempt
+        self._failures.reset()
+        self._exceeded = False
+        self._decider.on_running(now_ms)
+        return self._flush(now_ms)
+
+    def on_all_end_of_data(self, now_ms: float) -> list[Effect]:
+        """All tasks are at the end of their data: one more checkpoint, as soon as there is room for it."""
+        self._final_from = self._next_id
+        self._decider.on_all_end_of_data(now_ms)
+        return self._flush(now_ms)
+
+    def on_attempt_over(self, now_ms: float) -> list[Effect]:
+        """The gang was told to leave. May be called for one that never ran."""
+        self._stop(CheckpointFailureReason.ATTEMPT_OVER, now_ms)
+        self._attempt = None
+        self._final_from = None
+        return self._flush(now_ms)
+
+    def on_job_end(self, status: JobStatus) -> list[Effect]:
+        """Delete or keep the completed checkpoints, as the retention setting says."""
+        retention = self._settings.retention
+        keep = {
+            JobStatus.FINISHED: False,
+            JobStatus.FAILED: retention is not Retention.NO_EXTERNALIZED_CHECKPOINTS,
+            JobStatus.CANCELED: retention is Retention.RETAIN_ON_CANCELLATION,
+        }[status]
+        if not keep:
+            for checkpoint in self.store.clear():
+                self._delete(self._files.discard(checkpoint.checkpoint_id))
+        self._delete(self._files.drain())
+        for doomed in self._doomed.values():  # nobody may be there any more to hear that the write has ended
+            self._delete(doomed)
+        self._out.append(DeleteOrphans())
+        return self._take()
+
+    # ------------------------------------------------------------ requests and time
+    def on_request(self, request_id: int, savepoint: bool, now_ms: float) -> list[Effect]:
+        """A user asks for a checkpoint; answered by CheckpointRequestDone."""
+        kind = CheckpointKind.SAVEPOINT if savepoint else CheckpointKind.USER
+        verdict = self._decider.request(CheckpointRequest(kind, request_id))
+        if verdict is Queueing.NOT_RUNNING:
+            self._refuse_request(request_id, "the job is not running right now: try again when it is")
+        elif verdict is Queueing.QUEUE_FULL:
+            self._refuse_request(request_id, "too many checkpoints were requested already: wait for them")
+        return self._flush(now_ms)
+
+    def on_tick(self, now_ms: float) -> list[Effect]:
+        for pending in list(self._pending.values()):
+            if now_ms >= pending.deadline_ms:
+                self._abort(pending, CheckpointFailureReason.EXPIRED, pending.describe_missing(), now_ms)
+        return self._flush(now_ms)
+
+    # ------------------------------------------------------------ answers
+    def on_ack(self, ack: AckCheckpoint, now_ms: float) -> list[Effect]:
+        """Of the running attempt."""
+        pending = self._pending.get(ack.checkpoint_id)
+        if pending is None:
+            return self.on_fenced_ack(ack)
+        verdict = pending.acknowledge(ack.snapshot)
+        if verdict is Acknowledgement.SUCCESS:
+            self.stats.on_acknowledged(ack.checkpoint_id, ack.snapshot, now_ms)
+            if pending.fully_acknowledged:
+                self._write_metadata(pending, now_ms)
+        elif verdict is Acknowledgement.UNKNOWN:
+            self._log(logging.ERROR, f"an unknown task acknowledged checkpoint {ack.checkpoint_id}: please file a bug")
+        return self._flush(now_ms)
+
+    def on_fenced_ack(self, ack: AckCheckpoint) -> list[Effect]:
+        """Of an attempt or a checkpoint that is over: delete what was written for it, unless the checkpoint is complete
+        (then this is only a repetition)."""
+        if ack.checkpoint_id not in self._files.retained and ack.checkpoint_id not in self._doomed:
+            self._delete(self._files.abandon(ack.checkpoint_id, [ack.snapshot]))
+        return self._take()
+
+    def on_decline(self, decline: DeclineCheckpoint, now_ms: float) -> list[Effect]:
+        pending = self._pending.get(decline.checkpoint_id)
+        if pending is not None:
+            reason = CheckpointFailureReason.of_decline(decline.reason)
+            task = f"{self._graph.vertices[decline.vertex].name} ({decline.subtask})"
+            self._abort(pending, reason, f"{task}: {decline.detail or decline.reason}", now_ms)
+        return self._flush(now_ms)
+
+    def on_metadata_written(self, checkpoint_id: CheckpointId, error: str | None, now_ms: float) -> list[Effect]:
+        doomed = self._doomed.pop(checkpoint_id, None)
+        pending = self._pending.get(checkpoint_id)
+        if doomed is not None:
+            self._delete(doomed)
+        elif pending is not None and pending.state is PendingState.WRITING:
+            if error is None:
+                self._complete(pending, now_ms)
+            else:
+                self._abort(pending, CheckpointFailureReason.METADATA_FAILED, error, now_ms)
+        return self._flush(now_ms)
+
+    # ------------------------------------------------------------ trigger, complete, abort
+    def _trigger(self, request: CheckpointRequest, now_ms: float) -> None:
+        assert self._attempt is not None
+        checkpoint_id = self._next_id
+        self._next_id = CheckpointId(checkpoint_id + 1)
+        pending = PendingCheckpoint(
+            checkpoint_id, request, self._attempt, self._graph, now_ms, self._settings.timeout_ms
+        )
+        self._pending[checkpoint_id] = pending
+        self._files.begin(checkpoint_id)
+        tasks = sum(vertex.parallelism for vertex in self._graph.vertices)
+        self.stats.on_triggered(CheckpointRecord(checkpoint_id, request.kind, self._attempt, now_ms, tasks))
+        alignment, timeout = self._settings.alignment, self._settings.alignment_timeout_ms
+        if pending.savepoint and alignment is not Alignment.AT_LEAST_ONCE:
+            alignment, timeout = Alignment.ALIGNED, 0  # without in-flight records, so that it can be rescaled
+        barrier = CheckpointBarrier(
+            checkpoint_id=checkpoint_id,
+            timestamp=int(now_ms),
+            alignment=alignment,
+            timeout_ms=timeout,
+            savepoint=pending.savepoint,
+        )
+        self._out.append(ToSlots(self._source_slots, TriggerCheckpoint(attempt=self._attempt, barrier=barrier)))
+
+    def _write_metadata(self, pending: PendingCheckpoint, now_ms: float) -> None:
+        """All have acknowledged. From here on the end of other checkpoints cannot release its files."""
+        metadata = pending.metadata()
+        verdict, deletion = self._files.register(metadata)
+        self._delete(deletion)
+        if verdict is Registration.FILES_ARE_GONE:
+            self._abort(pending, CheckpointFailureReason.BASE_GONE, f"checkpoint {pending.checkpoint_id}", now_ms)
+            return
+        pending.begin_writing()
+        self._out.append(WriteMetadata(pending.attempt, metadata))
+
+    def _complete(self, pending: PendingCheckpoint, now_ms: float) -> None:
+        checkpoint_id = pending.checkpoint_id
+        del self._pending[checkpoint_id]
+        self._failures.on_success()
+        self.stats.on_completed(checkpoint_id, now_ms)
+        self._decider.on_checkpoint_ended(now_ms)
+        if pending.request.request_id is not None:
+            self._out.append(CheckpointRequestDone(pending.request.request_id, checkpoint_id))
+        if pending.savepoint:
+            return  # the user's: it subsumes nothing, and nothing is committed because of it
+        for older in [p for n, p in self._pending.items() if n < checkpoint_id and not p.savepoint]:
+            self._abort(older, CheckpointFailureReason.SUBSUMED, f"by checkpoint {checkpoint_id}", now_ms)
+        for subsumed in self.store.add(CompletedCheckpoint(pending.metadata(), now_ms)):
+            self._delete(self._files.discard(subsumed.checkpoint_id))
+        assert self._attempt is not None
+        complete = NotifyCheckpointComplete(attempt=self._attempt, checkpoint_id=checkpoint_id)
+        self._out.append(ToSlots(self._all_slots, complete))
+        if self._final_from is not None and checkpoint_id >= self._final_from:
+            self._stop(CheckpointFailureReason.JOB_ENDING, now_ms)
+            self._out.append(EverythingDurable())
+
+    def _abort(self, pending: PendingCheckpoint, reason: CheckpointFailureReason, detail: str, now_ms: float) -> None:
+        checkpoint_id = pending.checkpoint_id
+        del self._pending[checkpoint_id]
+        if pending.state is PendingState.WRITING and reason is not CheckpointFailureReason.METADATA_FAILED:
+            self._doomed[checkpoint_id] = self._files.discard(checkpoint_id)
+        elif pending.state is PendingState.WRITING:
+            self._delete(self._files.discard(checkpoint_id))
+        else:
+            self._delete(self._files.abandon(checkpoint_id, pending.snapshots.values()))
+        pending.discard()
+        self.stats.on_failed(checkpoint_id, reason, detail, now_ms)
+        self._decider.on_checkpoint_ended(now_ms)
+        text = f"checkpoint {checkpoint_id} failed: {reason.text} ({detail})"
+        self._log(logging.WARNING if reason.counts else logging.INFO, text)
+        if pending.request.request_id is not None:
+            self._out.append(CheckpointRequestDone(pending.request.request_id, checkpoint_id, text))
+        if reason is not CheckpointFailureReason.ATTEMPT_OVER:
+            aborted = NotifyCheckpointAborted(attempt=pending.attempt, checkpoint_id=checkpoint_id)
+            self._out.append(ToSlots(self._all_slots, aborted))
+        if pending.kind is CheckpointKind.FINAL:
+            self._decider.on_final_failed(now_ms)
+        if self._failures.on_failure(reason) is Tolerance.EXCEEDED:
+            self._exceeded = True
+            self._out.append(FailAttempt(FailureInfo(summary=self._intolerable(text))))
+
+    def _stop(self, reason: CheckpointFailureReason, now_ms: float) -> None:
+        """No more checkpoints in this attempt."""
+        for request in self._decider.on_stopped():
+            if request.request_id is not None:
+                self._refuse_request(request.request_id, reason.text)
+        for pending in list(self._pending.values()):
+            self._abort(pending, reason, f"attempt {pending.attempt}", now_ms)
+
+    # ------------------------------------------------------------ small parts
+    def _intolerable(self, latest: str) -> str:
+        tolerable = self._failures.tolerable
+        return (
+            f"{latest}; the job tolerates {tolerable} failed checkpoints in a row "
+            "(execution.checkpointing.tolerable-failed-checkpoints)"
+        )
+
+    def _refuse_request(self, request_id: int, error: str) -> None:
+        self._out.append(CheckpointRequestDone(request_id, None, error))
+
+    def _delete(self, deletion: Deletion) -> None:
+        if deletion:
+            self._out.append(DeleteState(tuple(deletion.files), tuple(deletion.directories)))
+
+    def _log(self, level: int, text: str) -> None:
+        self._out.append(Log(level, text))
+
+    def _flush(self, now_ms: float) -> list[Effect]:
+        """Trigger what is due, then hand out all effects."""
+        while self._attempt is not None and not self._exceeded:
+            request = self._decider.take(now_ms, len(self._pending))
+            if request is None:
+                break
+            self._trigger(request, now_ms)
+        return self._take()
+
+    def _take(self) -> list[Effect]:
+        out, self._out = self._out, []
+        return out
+
+    def check_invariants(self) -> None:
+        """For tests and simulations: holds between any two calls."""
+        check_internal(not self._out, "effects were left behind")
+        check_internal(self._attempt is not None or not self._pending, "a pending checkpoint without an attempt")
+        check_internal(list(self._pending) == sorted(self._pending), "pending checkpoints out of order")
+        check_internal(all(n < self._next_id for n in self._pending), "a pending checkpoint from the future")
+        check_internal(not self._doomed.keys() & self._pending.keys(), "a checkpoint is doomed and pending")
+        for pending in self._pending.values():
+            pending.check_invariants()
+            check_internal(pending.attempt == self._attempt, "a pending checkpoint of another attempt")
+        self._files.check_invariants()
+        self._decider.check_invariants()
+        self.store.check_invariants()

@@ -1,0 +1,35 @@
+"""The causes of failed attempts, bounded: a job may restart for years."""
+
+from __future__ import annotations
+
+from tidegate.common.ids import AttemptNumber
+from tidegate.jobmanager.instructions import AttemptFailure
+from tidegate.protocol.messages import FailureInfo
+
+_KEPT = 20
+
+
+class FailureHistory:
+    """The first cause of every attempt. The first entry and the latest ones are kept."""
+
+    def __init__(self) -> None:
+        self._entries: list[AttemptFailure] = []  # oldest first, at most _KEPT, attempts strictly increasing
+        self.total = 0
+
+    @property
+    def entries(self) -> tuple[AttemptFailure, ...]:
+        return tuple(self._entries)
+
+    def record(self, attempt: AttemptNumber, failure: FailureInfo, now_ms: float) -> None:
+        self._entries.append(AttemptFailure(attempt, now_ms, failure))
+        self.total += 1
+        if len(self._entries) > _KEPT:
+            del self._entries[1]
+
+    def latest_is_consequence(self) -> bool:
+        return bool(self._entries) and self._entries[-1].failure.consequence
+
+    def replace_latest(self, failure: FailureInfo) -> None:
+        """What was recorded turned out to follow from `failure`."""
+        latest = self._entries[-1]
+        self._entries[-1] = AttemptFailure(latest.attempt, latest.at_ms, failure)

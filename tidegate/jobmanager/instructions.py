@@ -1,0 +1,133 @@
+"""What a protocol core of the JobManager tells its host to do. Plain data: the host carries an instruction out, in the
+order given, and brings the outcome back as an event (the docstring of each says which)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex
+from tidegate.common.job_status import JobStatus
+from tidegate.protocol.messages import FailureInfo, MasterToSlot
+from tidegate.storage.handles import CheckpointMetadata
+
+
+@dataclass(frozen=True)
+class SubmitGang:
+    """Start the gang. Its workers come back as `Register` messages, its end as `on_gang_exit(attempt, error)`."""
+
+    attempt: AttemptNumber
+    num_slots: int
+
+
+@dataclass(frozen=True)
+class CancelGang:
+    """The workers were asked to leave and have had their time: let Spark kill what is left, if anything is."""
+
+    attempt: AttemptNumber
+
+
+@dataclass(frozen=True)
+class Send:
+    """A control message to the worker process that registered itself with `incarnation` (unique per process start, so
+    the host finds the connection by it alone). When the worker is gone the message is dropped silently."""
+
+    slot: SlotIndex
+    message: MasterToSlot
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class WriteMetadata:
+    """Write `_metadata` of a checkpoint, atomically, on a helper thread, and answer with `on_metadata_written(attempt,
+    checkpoint_id, error)`. The answer is due also after the attempt or the whole job has ended."""
+
+    attempt: AttemptNumber
+    metadata: CheckpointMetadata
+
+
+@dataclass(frozen=True)
+class DeleteState:
+    """Delete files, then directories with all that is in them (`storage.cleanup.Deletion`); paths are relative to the
+    job's checkpoint directory. Best effort, on a helper thread, in order with WriteMetadata; nothing to answer."""
+
+    files: tuple[str, ...]
+    directories: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DeleteOrphans:
+    """No task runs any more: delete what aborted checkpoints and crashed attempts left in the job's checkpoint
+    directory, and nothing that a completed checkpoint needs. Best effort, after every earlier DeleteState."""
+
+
+@dataclass(frozen=True)
+class CheckpointRequestDone:
+    """The answer to `on_checkpoint_request`: the checkpoint is complete, or why it is not (`error`)."""
+
+    request_id: int
+    checkpoint_id: CheckpointId | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class DeliverResults:
+    """The next chunk of `execute_and_collect` results (pickled list of values): each exactly once, in order by subtask.
+
+    When the client has taken it, answer with `on_results_taken(operator_id, subtask, seq)`: the sink has only a bounded
+    number of chunks under way that were not answered, so a slow client slows the job down instead of filling the memory
+    of the driver."""
+
+    operator_id: OperatorId
+    subtask: SubtaskIndex
+    seq: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class StatusChanged:
+    """For clients and the page; nothing to answer. `JobEnded` tells of the terminal ones as well."""
+
+    status: JobStatus
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """The last instruction of a job: nothing runs any more. `failures` holds the cause of each failed attempt that is
+    remembered, oldest first; `failed_attempts` tells how many there were."""
+
+    status: JobStatus  # FINISHED, FAILED or CANCELED
+    failures: tuple[AttemptFailure, ...]
+    failed_attempts: int
+    runtime_ms: float
+    accumulators: tuple[bytes, ...] = ()  # by slot, when FINISHED
+    reason: str = ""  # why there was no further restart, when FAILED
+
+
+@dataclass(frozen=True)
+class AttemptFailure:
+    """Why one attempt failed: the first cause, not what followed from it."""
+
+    attempt: AttemptNumber
+    at_ms: float
+    failure: FailureInfo
+
+
+@dataclass(frozen=True)
+class Log:
+    level: int  # of the logging module
+    text: str
+
+
+Instruction = (
+    SubmitGang
+    | CancelGang
+    | Send
+    | WriteMetadata
+    | DeleteState
+    | DeleteOrphans
+    | CheckpointRequestDone
+    | DeliverResults
+    | StatusChanged
+    | JobEnded
+    | Log
+)

@@ -1,0 +1,41 @@
+"""What the JobMaster needs to know of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.common import options
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """All times in ms."""
+
+    job_name: str
+    heartbeat_interval_ms: float = 1_000.0
+    heartbeat_timeout_ms: float = 8_000.0
+    start_timeout_ms: float = 60_000.0  # from the submission of a gang until all its slots have registered
+    leave_grace_ms: float = 2_500.0  # time to leave by themselves before Spark is asked to kill what is left
+    allow_non_restored_state: bool = False  # state of operators that the job no longer has may be dropped
+
+    def __post_init__(self) -> None:
+        for name in ("heartbeat_interval_ms", "heartbeat_timeout_ms", "start_timeout_ms", "leave_grace_ms"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.heartbeat_timeout_ms <= self.heartbeat_interval_ms:
+            raise ConfigurationError(
+                f"heartbeat.timeout ({self.heartbeat_timeout_ms:.0f} ms) must be longer than heartbeat.interval "
+                f"({self.heartbeat_interval_ms:.0f} ms): a worker would be given up between two heartbeats"
+            )
+
+    @staticmethod
+    def from_configuration(job_name: str, configuration: Configuration) -> JobSettings:
+        return JobSettings(
+            job_name=job_name,
+            heartbeat_interval_ms=options.read(configuration, options.HEARTBEAT_INTERVAL),
+            heartbeat_timeout_ms=options.read(configuration, options.HEARTBEAT_TIMEOUT),
+            start_timeout_ms=options.read(configuration, options.SLOT_START_TIMEOUT),
+            allow_non_restored_state=options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE),
+        )

@@ -1,0 +1,50 @@
+"""What follows a failure: a restart, from which point and when, or the end of the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.common.ids import CheckpointId
+from tidegate.jobmanager.recovery_points import RecoveryPoints, Refusal
+from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision, RestartStrategy
+from tidegate.protocol.messages import FailureInfo
+
+
+@dataclass(frozen=True)
+class FailureVerdict:
+    decision: RestartDecision
+    warning: str = ""
+
+
+class RecoveryPolicy:
+    """The restart strategy, and above it: what cannot be cured by a restart, and checkpoints that cannot be read."""
+
+    def __init__(self, restart: RestartStrategy, points: RecoveryPoints) -> None:
+        self._restart = restart
+        self._points = points
+
+    def on_running(self, now_ms: float) -> None:
+        self._restart.on_running(now_ms)
+
+    def on_failure(self, failure: FailureInfo, now_ms: float) -> FailureVerdict:
+        if failure.corrupt_checkpoint:
+            refused = CheckpointId(failure.corrupt_checkpoint)
+            refusal = self._points.refuse(refused)
+            if refusal is Refusal.NOTHING_LEFT:
+                reason = f"checkpoint {refused} cannot be read and there is no other one to start from"
+                return FailureVerdict(GiveUp(reason))
+            if refusal is Refusal.FALL_BACK:
+                return self._fall_back(refused, failure)
+        if failure.permanent:
+            return FailureVerdict(GiveUp("a restart cannot help"))
+        return FailureVerdict(self._restart.on_failure(now_ms))
+
+    def _fall_back(self, refused: CheckpointId, failure: FailureInfo) -> FailureVerdict:
+        """Does not use up restarts: it is no failure of the job, and there are only so many points to fall back to."""
+        point = self._points.current()
+        assert point is not None
+        return FailureVerdict(
+            RestartAfter(0.0),
+            f"checkpoint {refused} cannot be read ({failure.summary}); falling back to checkpoint "
+            f"{point.checkpoint_id}: what sinks have committed since then may be written again",
+        )

@@ -1,0 +1,196 @@
+"""Which part of a snapshot goes to which slot.
+
+Operators are matched by id. With the same parallelism every subtask gets back what it had. With another one
+
+- keyed state: a subtask gets the snapshots of all old subtasks whose key groups overlap its own (and keeps its keys),
+- split list state: all items in the order of the old subtasks, cut into equal shares,
+- union list state: everything, to everyone (also without a change of parallelism: that is what union means),
+- broadcast state: the copy of one old subtask,
+- in-flight records of channels: refused, and so is another max parallelism for keyed state.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tidegate.common.errors import SnapshotError
+from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode
+from tidegate.jobmanager.recovery_points import RestorePoint
+from tidegate.storage.handles import (
+    ChannelState,
+    CheckpointMetadata,
+    OperatorListState,
+    OperatorMetadata,
+    OperatorRestore,
+    SlotRestore,
+    StateHandle,
+    TaskRestore,
+)
+
+SplitItems = dict[str, list[tuple[StateHandle, int, int]]]
+
+
+def assign_state(graph: JobGraph, point: RestorePoint, allow_non_restored: bool) -> dict[SlotIndex, SlotRestore]:
+    """The restore message of every slot. SnapshotError when the snapshot does not fit the job."""
+    old = {operator.operator_id: operator for operator in point.metadata.operators}
+    _check_all_operators_exist(graph, point.metadata, allow_non_restored)
+    channels = _assign_channels(graph, point.metadata, old, allow_non_restored)
+    operators: dict[tuple[VertexId, SubtaskIndex], list[OperatorRestore]] = defaultdict(list)
+    for vertex in graph.vertices:
+        for node in vertex.operators:
+            if node.operator_id not in old:
+                continue
+            for subtask, restore in enumerate(_assign_operator(vertex, node, old[node.operator_id])):
+                operators[vertex.vertex_id, SubtaskIndex(subtask)].append(restore)
+    restores = {}
+    for slot in map(SlotIndex, range(graph.num_slots)):
+        tasks = [
+            TaskRestore(vertex=v, subtask=s, operators=operators[v, s], channels=channels[v, s])
+            for v, s in graph.tasks_of_slot(slot)
+            if operators[v, s] or channels[v, s]
+        ]
+        restores[slot] = SlotRestore(checkpoint_id=point.checkpoint_id, root=point.root, tasks=tasks)
+    return restores
+
+
+def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> tuple[int, int]:
+    """The key groups [start, end) of a subtask: contiguous, as in Flink."""
+    start = (subtask * max_parallelism + parallelism - 1) // parallelism
+    end = ((subtask + 1) * max_parallelism + parallelism - 1) // parallelism
+    return start, end
+
+
+# ---------------------------------------------------------------- operators
+
+
+def _has_state(operator: OperatorMetadata) -> bool:
+    return any(snapshot.keyed is not None or snapshot.lists for snapshot in operator.subtasks)
+
+
+def _title(name: str, uid: str | None, operator_id: OperatorId) -> str:
+    return f"'{name}' (uid {uid})" if uid else f"'{name}' (no uid, id {operator_id})"
+
+
+def _check_all_operators_exist(graph: JobGraph, metadata: CheckpointMetadata, allow_non_restored: bool) -> None:
+    known = {node.operator_id for vertex in graph.vertices for node in vertex.operators}
+    lost = [operator for operator in metadata.operators if operator.operator_id not in known and _has_state(operator)]
+    if not lost or allow_non_restored:
+        return
+    missing = ", ".join(_title(o.name, o.uid, o.operator_id) for o in lost)
+    there = ", ".join(_title(n.name, n.uid, n.operator_id) for vertex in graph.vertices for n in vertex.operators)
+    raise SnapshotError(
+        f"Checkpoint {metadata.checkpoint_id} of job '{metadata.job_name}' holds state of operators that this job does "
+        f"not have: {missing}. The job has: {there}. Give each stateful operator the uid that it had, or set "
+        "execution.state-recovery.ignore-unclaimed-state to true to drop that state."
+    )
+
+
+def _assign_operator(vertex: JobVertex, node: OperatorNode, old: OperatorMetadata) -> list[OperatorRestore]:
+    """One entry per new subtask."""
+    if old.max_parallelism != vertex.max_parallelism and any(s.keyed is not None for s in old.subtasks):
+        raise SnapshotError(
+            f"Operator {_title(node.name, node.uid, node.operator_id)} has max parallelism {vertex.max_parallelism}, "
+            f"but its keyed state was taken with {old.max_parallelism}, and keys cannot move between key groups. Set "
+            f"set_max_parallelism({old.max_parallelism}) on it."
+        )
+    same = vertex.parallelism == old.parallelism
+    by_name: dict[str, list[tuple[int, OperatorListState]]] = defaultdict(list)  # name -> (old subtask, state)
+    for index, snapshot in enumerate(old.subtasks):
+        for state in snapshot.lists:
+            by_name[state.name].append((index, state))
+    restores = []
+    for subtask in range(vertex.parallelism):
+        start, end = key_group_range(subtask, vertex.parallelism, vertex.max_parallelism)
+        keyed = [k for s in old.subtasks if (k := s.keyed) and k.key_group_start < end and start < k.key_group_end]
+        lists: list[OperatorListState] = []
+        split: SplitItems = {}
+        for name, states in by_name.items():
+            mode = states[0][1].mode
+            if mode == "union":
+                lists += [state for _, state in states]
+            elif mode == "broadcast":
+                lists += [state for index, state in states if index == subtask % old.parallelism]
+            elif same:
+                split[name] = [(state.handle, 0, state.count) for index, state in states if index == subtask]
+            else:
+                split[name] = _share([state for _, state in states], subtask, vertex.parallelism)
+        restores.append(
+            OperatorRestore(
+                operator_id=node.operator_id,
+                keyed=keyed,
+                lists=lists,
+                split_items=split,
+                end_of_data=same and old.end_of_data[subtask],
+            )
+        )
+    return restores
+
+
+def _share(states: list[OperatorListState], subtask: int, parallelism: int) -> list[tuple[StateHandle, int, int]]:
+    """Share number `subtask` of all items: shares differ by at most one item, the earlier ones are the longer."""
+    total = sum(state.count for state in states)
+    base, longer = divmod(total, parallelism)
+    first = subtask * base + min(subtask, longer)
+    end = first + base + (subtask < longer)
+    share, offset = [], 0
+    for state in states:
+        low, high = max(first - offset, 0), min(end - offset, state.count)
+        if low < high:
+            share.append((state.handle, low, high))
+        offset += state.count
+    return share
+
+
+# ---------------------------------------------------------------- channels
+
+
+def _assign_channels(
+    graph: JobGraph, metadata: CheckpointMetadata, old: dict[OperatorId, OperatorMetadata], allow_non_restored: bool
+) -> dict[tuple[VertexId, SubtaskIndex], list[ChannelState]]:
+    """In-flight records: those queued at the receiver go to the downstream task, at the sender to the upstream one."""
+    edges = {edge.key: edge for edge in graph.edges}
+    assigned: dict[tuple[VertexId, SubtaskIndex], list[ChannelState]] = defaultdict(list)
+    for channel in metadata.channels:
+        edge = edges.get(channel.edge_key)
+        if edge is None:
+            if allow_non_restored:
+                continue
+            raise SnapshotError(
+                f"Checkpoint {metadata.checkpoint_id} holds in-flight records of the edge {channel.edge_key}, which "
+                "this job does not have (an operator was removed, or is chained differently). Resume the unchanged "
+                "job, or start from a checkpoint without in-flight records: an aligned one, or a savepoint."
+            )
+        _check_same_channels(graph, metadata, edge, channel, old)
+        if channel.side == "input":
+            assigned[edge.target, channel.downstream].append(channel)
+        else:
+            assigned[edge.source, channel.upstream].append(channel)
+    return assigned
+
+
+def _check_same_channels(
+    graph: JobGraph,
+    metadata: CheckpointMetadata,
+    edge: JobEdge,
+    channel: ChannelState,
+    old: dict[OperatorId, OperatorMetadata],
+) -> None:
+    source, target = graph.vertices[edge.source], graph.vertices[edge.target]
+    sides = [(source, source.operators[edge.source_operator]), (target, target.operators[0])]
+    for vertex, node in sides:
+        before = old[node.operator_id].parallelism if node.operator_id in old else vertex.parallelism
+        if before != vertex.parallelism:
+            raise SnapshotError(
+                f"Checkpoint {metadata.checkpoint_id} is an unaligned one with in-flight records into or out of "
+                f"{_title(node.name, node.uid, node.operator_id)}, whose parallelism has changed from {before} to "
+                f"{vertex.parallelism}: such records cannot be moved. Resume with parallelism {before}, or start from "
+                "a checkpoint without in-flight records: an aligned one, or a savepoint."
+            )
+    if channel.downstream not in graph.downstream_subtasks(edge, channel.upstream):
+        raise SnapshotError(
+            f"Checkpoint {metadata.checkpoint_id} holds in-flight records from subtask {channel.upstream} of "
+            f"'{source.name}' to subtask {channel.downstream} of '{target.name}', which are no longer connected: the "
+            f"partitioning between them has changed to {edge.partition.kind.value}. Resume the unchanged job, or start "
+            "from a checkpoint without in-flight records: an aligned one, or a savepoint."
+        )

@@ -1,0 +1,184 @@
+"""Control messages between the JobManager and the slots, encoded with msgspec (never pickle).
+
+Every message carries the attempt number of the gang it belongs to; the receiver drops one of another attempt. The
+order of a healthy attempt::
+
+    slot  -> Register           JM -> Deploy      (once all slots are registered)
+    slot  -> SlotReady          JM -> Start       (once all slots are ready: state restored, functions opened)
+    slot  -> TaskEndOfData ...  JM -> Finish      (once all tasks are at end of data and all is durable)
+    slot  -> SlotFinished       JM -> Leave       (once all slots are finished: everything committed and closed)
+
+`TriggerCheckpoint`, `AckCheckpoint` and the rest come between Start and Finish. `Leave` may come at any time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.network.elements import CheckpointBarrier
+from tidegate.storage.handles import TaskSnapshot
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    attempt: AttemptNumber
+
+
+class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure as the user should read it."""
+
+    summary: str  # one line: operator, subtask, what it was doing, the exception
+    traceback: str = ""  # the user's own frames and exception, no engine or Java noise
+    operator: str = ""  # operator name, "" when no operator is to blame
+    subtask: int = -1
+    permanent: bool = False  # True: a restart cannot help (e.g. the plan cannot be loaded): fail the job at once
+    consequence: bool = False  # True: follows from a failure elsewhere (a peer went away); gives way to a better cause
+    corrupt_checkpoint: int = (
+        0  # the checkpoint that could not be read while restoring: the one before it is tried next
+    )
+
+
+# ---------------------------------------------------------------- slot -> JobManager
+
+
+class Register(Message, frozen=True):
+    """First message of a slot. A second one for the same slot and attempt (Spark retried the stage) is told to
+    leave."""
+
+    slot: SlotIndex
+    data_address: str  # tcp://host:port of the slot's data socket
+    host: str
+    pid: int
+    incarnation: str  # random per process start; tells a Spark retry from the original
+
+
+class SlotReady(Message, frozen=True):
+    slot: SlotIndex
+
+
+class SlotHeartbeat(Message, frozen=True):
+    """Sent by a helper thread, so slow user code is not taken for a dead worker."""
+
+    slot: SlotIndex
+    metrics: dict[str, float] = {}
+
+
+class TaskEndOfData(Message, frozen=True):
+    """The task has processed all its input and flushed. It still answers to checkpoints."""
+
+    vertex: VertexId
+    subtask: SubtaskIndex
+
+
+class SlotFinished(Message, frozen=True):
+    """Everything committed and closed after `Finish`."""
+
+    slot: SlotIndex
+    accumulators: bytes = b""
+
+
+class TaskFailed(Message, frozen=True):
+    slot: SlotIndex
+    failure: FailureInfo
+
+
+class AckCheckpoint(Message, frozen=True):
+    """The task's part of the checkpoint is durable."""
+
+    checkpoint_id: CheckpointId
+    snapshot: TaskSnapshot
+
+
+class DeclineCheckpoint(Message, frozen=True):
+    checkpoint_id: CheckpointId
+    vertex: VertexId
+    subtask: SubtaskIndex
+    reason: str  # a name in jobmanager.checkpoint_failure.CheckpointFailureReason
+    detail: str = ""
+
+
+class CollectChunk(Message, frozen=True):
+    """Results of `execute_and_collect`: pickled list of values. `seq` counts per subtask from 0 and survives restarts,
+    so a chunk that is sent again after a recovery is recognised and dropped."""
+
+    operator_id: OperatorId
+    subtask: SubtaskIndex
+    seq: int
+    payload: bytes
+
+
+# ---------------------------------------------------------------- JobManager -> slot
+
+
+class Deploy(Message, frozen=True):
+    addresses: list[str]  # data address of every slot, by slot index
+    plan: bytes  # cloudpickled tidegate.taskmanager.deployment.SlotPlan
+    restore: bytes = b""  # msgpack of storage.handles.SlotRestore, b"" for a fresh start
+
+
+class Start(Message, frozen=True):
+    pass
+
+
+class TriggerCheckpoint(Message, frozen=True):
+    """To the slots that hold source subtasks."""
+
+    barrier: CheckpointBarrier
+
+
+class NotifyCheckpointComplete(Message, frozen=True):
+    checkpoint_id: CheckpointId
+
+
+class NotifyCheckpointAborted(Message, frozen=True):
+    checkpoint_id: CheckpointId
+
+
+class Finish(Message, frozen=True):
+    """All tasks are at end of data and everything is durable: commit what is pending, close, answer SlotFinished."""
+
+
+class Leave(Message, frozen=True):
+    """Leave at once; the gang is over (finished, cancelled or failed)."""
+
+    reason: str
+
+
+class CollectAck(Message, frozen=True):
+    """The client has taken all chunks up to and including `seq`."""
+
+    operator_id: OperatorId
+    subtask: SubtaskIndex
+    seq: int
+
+
+class MasterHeartbeat(Message, frozen=True):
+    pass
+
+
+SlotToMaster = (
+    Register
+    | SlotReady
+    | SlotHeartbeat
+    | TaskEndOfData
+    | SlotFinished
+    | TaskFailed
+    | AckCheckpoint
+    | DeclineCheckpoint
+    | CollectChunk
+)
+MasterToSlot = (
+    Deploy
+    | Start
+    | TriggerCheckpoint
+    | NotifyCheckpointComplete
+    | NotifyCheckpointAborted
+    | Finish
+    | Leave
+    | CollectAck
+    | MasterHeartbeat
+)
+
+encode = msgspec.msgpack.Encoder().encode
+decode_from_slot = msgspec.msgpack.Decoder(SlotToMaster).decode
+decode_from_master = msgspec.msgpack.Decoder(MasterToSlot).decode
