@@ -1,0 +1,167 @@
+"""The credit book and the order of a channel."""
+
+import pytest
+
+from tidegate.common.errors import InternalError
+from tidegate.common.ids import ChannelAddress
+from tidegate.common.record_batch import RecordBatch
+from tidegate.network.channels import InputChannel, OutputChannel
+from tidegate.network.elements import Alignment, CheckpointBarrier, EndOfData
+from tidegate.network.serialization import deserialize, serialize
+
+ADDRESS = ChannelAddress(0, 1, 2)
+
+
+def output(credits=2, batch_size=3):
+    return OutputChannel(ADDRESS, credits, batch_size)
+
+
+def sent(channel):
+    return list(channel.take_sendable())
+
+
+def values(elements):
+    return [e.values if isinstance(e, RecordBatch) else e for e in elements]
+
+
+def barrier(n, alignment=Alignment.ALIGNED):
+    return CheckpointBarrier(n, 0, alignment)
+
+
+def test_records_are_sent_in_batches_of_the_given_size():
+    channel = output(credits=9)
+    for i in range(7):
+        channel.add([i], None, now_ms=float(i))
+    assert values(sent(channel)) == [[0, 1, 2], [3, 4, 5]]
+    assert channel.oldest_ms == 6.0
+    channel.flush()
+    assert values(sent(channel)) == [[6]]
+    assert channel.oldest_ms is None
+
+
+def test_a_large_list_becomes_a_batch_without_a_copy():
+    channel, records = output(), [1, 2, 3, 4]
+    channel.add(records, None, 0.0)
+    assert sent(channel)[0].values is records
+
+
+def test_records_with_and_without_timestamps_do_not_share_a_batch():
+    channel = output(credits=9)
+    channel.add([1], None, 0.0)
+    channel.add([2], [20], 0.0)
+    channel.flush()
+    assert [(b.values, b.timestamps) for b in sent(channel)] == [([1], None), ([2], [20])]
+
+
+def test_a_batch_needs_a_credit_and_a_control_element_keeps_its_place():
+    channel = output(credits=1, batch_size=1)
+    channel.add([1], None, 0.0)
+    channel.add([2], None, 0.0)
+    channel.add_control(EndOfData())
+    assert values(sent(channel)) == [[1]]
+    assert channel.credits == 0
+    channel.grant(1)
+    assert values(sent(channel)) == [[2], EndOfData()]
+    channel.check_invariants()
+
+
+def test_a_producer_is_backlogged_when_batches_wait_for_credit():
+    channel = output(credits=0, batch_size=1)
+    assert not channel.backlogged
+    for i in range(OutputChannel.MAX_QUEUED):
+        channel.add([i], None, 0.0)
+    assert channel.backlogged
+    channel.grant(1)
+    sent(channel)
+    assert not channel.backlogged
+
+
+def test_an_unaligned_barrier_overtakes_what_waits_and_needs_no_credit():
+    channel = output(credits=0, batch_size=1)
+    channel.add([1], None, 0.0)
+    channel.add([2], None, 0.0)
+    overtaken = channel.overtake(barrier(1, Alignment.UNALIGNED))
+    assert values(overtaken) == [[1], [2]]
+    assert values(sent(channel)) == [barrier(1, Alignment.UNALIGNED)]
+    channel.grant(2)
+    assert values(sent(channel)) == [[1], [2]], "the overtaken records are still sent"
+
+
+def test_a_waiting_aligned_barrier_can_turn_unaligned():
+    channel = output(credits=0, batch_size=1)
+    channel.add([1], None, 0.0)
+    channel.add_control(barrier(1, Alignment.ALIGNED_WITH_TIMEOUT))
+    channel.add([2], None, 0.0)
+    assert channel.holds_barrier(1)
+    assert values(channel.make_unaligned(barrier(1, Alignment.UNALIGNED))) == [[1]], "not what comes after the barrier"
+    channel.grant(2)
+    assert values(sent(channel)) == [barrier(1, Alignment.UNALIGNED), [1], [2]]
+    assert not channel.holds_barrier(1)
+
+
+def receiver(capacity=2):
+    return InputChannel(ADDRESS, 0, 0, capacity)
+
+
+def test_more_batches_than_credits_are_a_broken_invariant():
+    channel = receiver(capacity=1)
+    channel.receive(RecordBatch([1]))
+    with pytest.raises(InternalError, match="credits"):
+        channel.receive(RecordBatch([2]))
+
+
+def test_a_consumed_batch_is_owed_back_once():
+    channel = receiver()
+    channel.receive(RecordBatch([1]))
+    channel.consumed_batch()
+    assert channel.take_owed() == 1
+    assert channel.take_owed() == 0
+
+
+def test_restored_batches_come_first_and_cost_no_credit():
+    channel = receiver(capacity=1)
+    channel.receive(RecordBatch([3]))
+    channel.restore([RecordBatch([1]), RecordBatch([2])])
+    assert values(channel.queue) == [[1], [2], [3]]
+    owed = []
+    for _ in range(3):
+        channel.queue.popleft()
+        channel.consumed_batch()
+        owed.append(channel.take_owed())
+    assert owed == [0, 0, 1]
+
+
+def test_recording_keeps_what_arrives_as_it_was_on_arrival():
+    channel = receiver(capacity=3)
+    channel.recording = []
+    record = [1]
+    channel.receive(RecordBatch([record]))
+    record.append(2)  # user code changes a record in place later
+    assert [deserialize(e.kind, e.payload).values for e in channel.recording] == [[[1]]]
+
+
+def test_queued_before_barrier_stops_at_the_barrier():
+    channel = receiver(capacity=9)
+    for element in (RecordBatch([1]), barrier(1), RecordBatch([2])):
+        channel.receive(element)
+    assert values(channel.queued_before_barrier(1)) == [[1]]
+    channel.remove_barrier(1)
+    assert values(channel.queue) == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    "element", [RecordBatch([1, "a"]), RecordBatch([1], [5]), EndOfData(), barrier(3, Alignment.UNALIGNED)]
+)
+def test_an_element_survives_the_wire(element):
+    form = serialize(element)
+    assert deserialize(form.kind, form.payload) == element
+
+
+def test_values_that_plain_pickle_refuses_are_sent_all_the_same():
+    class Local:
+        x = 7
+
+    form = serialize(RecordBatch([Local(), lambda: 8]))
+    restored = deserialize(form.kind, form.payload).values
+    assert restored[0].x == 7
+    assert restored[1]() == 8

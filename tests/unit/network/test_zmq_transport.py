@@ -1,0 +1,102 @@
+"""The real transport: order, authentication, and that a lost connection is never silent."""
+
+import time
+
+import pytest
+import zmq
+
+from tidegate.common.ids import ChannelAddress
+from tidegate.network.transport import ConnectionLostError
+from tidegate.network.wire import CREDIT, Frame, decode, encode_header
+from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate
+
+ADDRESS = ChannelAddress(3, 4, 5)
+
+
+class Peer:
+    def __init__(self, keys):
+        self.context = zmq.Context()
+        self.authenticator = authenticate(self.context, keys)
+        self.transport = ZmqTransport(self.context, keys, "127.0.0.1")
+
+    def close(self):
+        if self.context.closed:
+            return
+        self.transport.close()
+        self.authenticator.stop()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def keys():
+    return JobKeys.generate()
+
+
+@pytest.fixture
+def pair(keys):
+    peers = [Peer(keys), Peer(keys)]
+    for i, peer in enumerate(peers):
+        peer.transport.connect([p.transport.address for p in peers], i)
+    yield peers
+    for peer in peers:
+        peer.close()
+
+
+def frame(payload, sender=0):
+    return Frame(1, 7, sender, 0, ADDRESS, 2, payload)
+
+
+def receive(peer, count, seconds=5.0):
+    frames, end = [], time.monotonic() + seconds
+    while len(frames) < count and time.monotonic() < end:
+        frames += peer.transport.receive()
+        time.sleep(0.005)
+    return frames
+
+
+def test_a_header_survives_the_wire():
+    original = Frame(CREDIT, 1, 2, 3, ADDRESS, 4, b"x")
+    assert decode(encode_header(original), b"x") == original
+
+
+def test_frames_arrive_in_order_and_are_numbered(pair):
+    for i in range(100):
+        pair[0].transport.send(1, frame(str(i).encode()))
+    got = receive(pair[1], 100)
+    assert [f.payload for f in got] == [str(i).encode() for i in range(100)]
+    assert [f.sequence for f in got] == list(range(100))
+    assert {f.attempt for f in got} == {7}
+
+
+def test_a_gap_in_the_numbers_is_an_error(pair):
+    pair[0].transport._sent[1] = 5  # as if five frames had been lost
+    pair[0].transport.send(1, frame(b"late"))
+    with pytest.raises(ConnectionLostError, match="lost"):
+        receive(pair[1], 1)
+
+
+def test_a_peer_that_goes_away_is_noticed(pair):
+    pair[0].transport.send(1, frame(b"x"))
+    receive(pair[1], 1)
+    pair[1].close()
+    with pytest.raises(ConnectionLostError, match="slot 1"):
+        for _ in range(500):
+            pair[0].transport.check_connections()
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stranger_keys", [JobKeys.generate(), None], ids=["other keys", "no keys"])
+def test_a_stranger_is_not_heard(pair, keys, stranger_keys):
+    context = zmq.Context()
+    push = context.socket(zmq.PUSH)
+    push.linger = 0
+    if stranger_keys is not None:  # knows the server's public key, but not the client's secret
+        push.curve_serverkey = keys.server_public
+        push.curve_publickey = stranger_keys.client_public
+        push.curve_secretkey = stranger_keys.client_secret
+    push.connect(pair[1].transport.address)
+    push.send_multipart((encode_header(frame(b"evil")), b"evil"))
+    assert receive(pair[1], 1, seconds=0.7) == []
+    pair[0].transport.send(1, frame(b"good"))
+    assert [f.payload for f in receive(pair[1], 1)] == [b"good"]
+    context.destroy(linger=0)

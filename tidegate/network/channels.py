@@ -1,0 +1,227 @@
+"""The two ends of a logical channel and its credit book: plain objects, no I/O.
+
+The receiver grants *credits*, one per batch it is ready to hold. The sender sends a batch only against a credit;
+control elements need none but keep their place behind the batches before them, except an unaligned barrier, which
+overtakes. So a slow receiver holds back only its own senders, memory is bounded at both ends, and a barrier is never
+stuck in a full pipe. Read `docs/concepts/network.md` first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from tidegate.common.errors import check_internal
+from tidegate.common.ids import ChannelAddress
+from tidegate.common.record_batch import RecordBatch
+from tidegate.network.elements import CheckpointBarrier, ControlElement
+from tidegate.network.serialization import Element, SerializedElement, serialize
+
+
+class OutputChannel:
+    """The sender's end: a batch under construction, and a queue of finished elements that wait for credit.
+
+    `take_sendable` is the only method that spends credits. The owner stops producing while `backlogged`.
+    """
+
+    __slots__ = ("_timestamps", "_values", "address", "batch_size", "credits", "oldest_ms", "queue", "queued_batches")
+
+    MAX_QUEUED = 2  # batches that may wait for credit before the producer has to stop
+
+    def __init__(self, address: ChannelAddress, credits: int, batch_size: int) -> None:
+        self.address = address
+        self.credits = credits  # batches that may be sent now, >= 0
+        self.batch_size = batch_size  # records after which the batch under construction is finished
+        self.queue: deque[Element] = deque()  # finished, in order
+        self.queued_batches = 0  # RecordBatch elements in `queue`
+        self.oldest_ms: float | None = None  # when the batch under construction got its first record; None if empty
+        self._values: list[Any] = []
+        self._timestamps: list[int] | None = None
+
+    # ------------------------------------------------------------ producing
+    @property
+    def backlogged(self) -> bool:
+        return self.queued_batches >= self.MAX_QUEUED
+
+    def add(self, values: list[Any], timestamps: list[int] | None, now_ms: float) -> None:
+        """Append records. Takes ownership of neither list. A large list becomes a batch of its own, without a copy."""
+        mine = self._values
+        if not mine and len(values) >= self.batch_size:
+            self._push(RecordBatch(values, timestamps))
+            return
+        if mine and (timestamps is None) != (self._timestamps is None):
+            self.flush()
+            mine = self._values
+        if not mine:
+            self.oldest_ms = now_ms
+            self._timestamps = None if timestamps is None else []
+        mine.extend(values)
+        if timestamps is not None:
+            self._timestamps.extend(timestamps)  # type: ignore[union-attr]
+        if len(mine) >= self.batch_size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Finish the batch under construction, if it holds anything."""
+        if self._values:
+            self._push(RecordBatch(self._values, self._timestamps))
+            self._values, self._timestamps, self.oldest_ms = [], None, None
+
+    def add_control(self, element: ControlElement) -> None:
+        """Put a control element behind everything produced so far."""
+        self.flush()
+        self.queue.append(element)
+
+    def overtake(self, barrier: CheckpointBarrier) -> list[Element]:
+        """Put an unaligned barrier in front of everything that still waits; return what it overtook, in order.
+
+        The overtaken elements stay queued and are sent later: they belong to the snapshot *and* to the running job.
+        A barrier of the same checkpoint that was queued as aligned is replaced.
+        """
+        self.flush()
+        waiting = [e for e in self.queue if not _is_barrier(e, barrier.checkpoint_id)]
+        self.queue.clear()
+        self.queue.append(barrier)
+        self.queue.extend(waiting)
+        return [e for e in waiting if not isinstance(e, CheckpointBarrier)]
+
+    def holds_barrier(self, checkpoint_id: int) -> bool:
+        """True while a barrier of this checkpoint still waits behind batches without credit."""
+        return any(_is_barrier(e, checkpoint_id) for e in self.queue)
+
+    def split_at_barrier(self, checkpoint_id: int) -> list[Element]:
+        """The elements queued before the barrier of this checkpoint (everything when it is not queued)."""
+        before: list[Element] = []
+        for e in self.queue:
+            if _is_barrier(e, checkpoint_id):
+                break
+            before.append(e)
+        return before
+
+    def make_unaligned(self, barrier: CheckpointBarrier) -> list[Element]:
+        """The alignment timeout passed while the barrier waited here: move it to the front.
+
+        Returns what it overtook (only what stood before it: records behind it belong to the next checkpoint)."""
+        before = self.split_at_barrier(barrier.checkpoint_id)
+        behind = list(self.queue)[len(before) + 1 :]
+        self.queue.clear()
+        self.queue.append(barrier)
+        self.queue.extend(before)
+        self.queue.extend(behind)
+        return [e for e in before if not isinstance(e, CheckpointBarrier)]
+
+    def restore(self, elements: list[Element]) -> None:
+        """Queue the in-flight elements of a restored snapshot before anything new."""
+        for e in elements:
+            if isinstance(e, RecordBatch):
+                self._push(e)
+            else:
+                self.queue.append(e)
+
+    # ------------------------------------------------------------ sending
+    def take_sendable(self) -> Iterator[Element]:
+        """The elements that may be sent now, in order; each batch spends a credit as it is taken."""
+        queue = self.queue
+        while queue:
+            head = queue[0]
+            if isinstance(head, RecordBatch):
+                if self.credits == 0:
+                    return
+                self.credits -= 1
+                self.queued_batches -= 1
+            yield queue.popleft()
+
+    def grant(self, credits: int) -> None:
+        check_internal(credits > 0, f"channel {self.address}: granted {credits} credits")
+        self.credits += credits
+
+    def _push(self, batch: RecordBatch) -> None:
+        self.queue.append(batch)
+        self.queued_batches += 1
+
+    def check_invariants(self) -> None:
+        check_internal(self.credits >= 0, f"channel {self.address}: negative credits")
+        n = sum(1 for e in self.queue if isinstance(e, RecordBatch))
+        check_internal(
+            n == self.queued_batches, f"channel {self.address}: {n} batches queued, {self.queued_batches} counted"
+        )
+
+
+class InputChannel:
+    """The receiver's end: elements in arrival order, and how many credits are owed back to the sender."""
+
+    __slots__ = (
+        "address",
+        "blocked",
+        "capacity",
+        "end_of_data",
+        "held",
+        "index",
+        "input_index",
+        "owed",
+        "queue",
+        "recording",
+        "restored",
+    )
+
+    def __init__(self, address: ChannelAddress, index: int, input_index: int, capacity: int) -> None:
+        self.address = address
+        self.index = index  # position in the task's input gate
+        self.input_index = input_index  # input 0 or 1 of the head operator
+        self.capacity = capacity  # credits granted to the sender when the channel is new
+        self.queue: deque[Element] = deque()
+        self.held = 0  # batches received against a credit and not yet consumed, <= capacity
+        self.restored = 0  # batches of a restored snapshot not yet consumed; always at the front of the queue
+        self.owed = 0  # batches consumed whose credit was not given back yet; held + owed <= capacity
+        self.blocked = False  # alignment: nothing is taken from the queue
+        self.end_of_data = False
+        self.recording: list[SerializedElement] | None = None  # unaligned: what arrives until the barrier comes
+
+    def receive(self, element: Element) -> None:
+        if isinstance(element, RecordBatch):
+            self.held += 1
+            check_internal(
+                self.held + self.owed <= self.capacity,
+                f"channel {self.address}: {self.held} batches held, {self.owed} owed, {self.capacity} credits in all",
+            )
+        if self.recording is not None and not isinstance(element, CheckpointBarrier):
+            self.recording.append(serialize(element))
+        self.queue.append(element)
+
+    def restore(self, elements: list[Element]) -> None:
+        """Put restored in-flight elements first. They never had a credit of this attempt, so none is given back."""
+        self.queue.extendleft(reversed(elements))
+        self.restored += sum(1 for e in elements if isinstance(e, RecordBatch))
+
+    def consumed_batch(self) -> None:
+        """The batch at the head was processed to its end."""
+        if self.restored:
+            self.restored -= 1
+        else:
+            self.held -= 1
+            self.owed += 1
+
+    def take_owed(self) -> int:
+        owed, self.owed = self.owed, 0
+        return owed
+
+    def queued_before_barrier(self, checkpoint_id: int) -> list[Element]:
+        """What waits here before the barrier of this checkpoint (everything, when it has not come yet)."""
+        found: list[Element] = []
+        for e in self.queue:
+            if _is_barrier(e, checkpoint_id):
+                break
+            if not isinstance(e, CheckpointBarrier):
+                found.append(e)
+        return found
+
+    def remove_barrier(self, checkpoint_id: int) -> None:
+        for i, e in enumerate(self.queue):
+            if _is_barrier(e, checkpoint_id):
+                del self.queue[i]
+                return
+
+
+def _is_barrier(element: Element, checkpoint_id: int) -> bool:
+    return isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id

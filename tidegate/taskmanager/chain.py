@@ -1,0 +1,157 @@
+"""The operators of one task, wired to each other and to the task's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.common.ids import CheckpointId
+from tidegate.common.record_batch import RecordBatch
+from tidegate.common.typeinfo import value_converter
+from tidegate.graph.job_graph import JobVertex
+from tidegate.storage.handles import OperatorSnapshot
+from tidegate.taskmanager.edge_output import EdgeOutput
+from tidegate.taskmanager.operators.base import Emit, Operator, OperatorContext, discard
+from tidegate.taskmanager.operators.factory import make_operator
+from tidegate.taskmanager.operators.source import SourceOperator
+
+
+class FrozenOperator:
+    """One operator's synchronous part of a snapshot; `write` runs on a helper thread."""
+
+    def __init__(self, operator: Operator, checkpoint_id: CheckpointId, full: bool) -> None:
+        c = operator.context
+        self._node = operator.node
+        self._keyed = None if c.keyed is None else c.keyed.snapshot(checkpoint_id, full)
+        self._lists = c.operator_state.snapshot()
+
+    def write(self, writer: Any) -> OperatorSnapshot:
+        return OperatorSnapshot(
+            operator_id=self._node.operator_id,
+            name=self._node.name,
+            uid=self._node.uid or "",
+            keyed=None if self._keyed is None else self._keyed.write(writer.shared),
+            lists=self._lists.write(writer.exclusive),
+        )
+
+
+class OperatorChain:
+    """Operators of a vertex in topological order; `operators[0]` is the head."""
+
+    def __init__(
+        self,
+        vertex: JobVertex,
+        outputs: list[EdgeOutput],
+        make_context: Callable[[int], OperatorContext],
+    ) -> None:
+        self.operators = [make_operator(make_context(i)) for i in range(len(vertex.operators))]
+        self.head = self.operators[0]
+        for i, operator in enumerate(self.operators):
+            readers: dict[str | None, list[Emit]] = {}
+            for j, node in enumerate(vertex.operators):
+                if node.link is not None and node.link.upstream == i:
+                    readers.setdefault(node.link.side_output, []).append(self.operators[j].process)
+            for output in outputs:
+                if output.edge.source_operator == i:
+                    readers.setdefault(output.edge.side_output, []).append(output.emit)
+            for tag, emits in readers.items():
+                declared = operator.node.output_type if tag is None else operator.node.side_output_types.get(tag)
+                emit = _converting(operator, _fan_out(emits), declared)
+                if tag is None:
+                    operator.output = emit
+                else:
+                    operator.side_outputs[tag] = emit
+        self._limited = [op for op in self.operators if type(op).available is not Operator.available]
+        self._entries: tuple[Emit, Emit] = (self.head.process, self.head.process_second)
+
+    @property
+    def source(self) -> SourceOperator | None:
+        return self.head if isinstance(self.head, SourceOperator) else None
+
+    @property
+    def available(self) -> bool:
+        return all(op.available for op in self._limited)
+
+    def process(self, batch: RecordBatch, input_index: int) -> None:
+        self._entries[input_index](batch)
+
+    def open(self) -> None:
+        for operator in reversed(self.operators):  # the end first: a head may emit as soon as it is open
+            operator.open()
+
+    def finish(self) -> None:
+        for operator in self.operators:
+            operator.finish()
+
+    def prepare_barrier(self, checkpoint_id: CheckpointId) -> None:
+        for operator in self.operators:
+            operator.prepare_barrier(checkpoint_id)
+
+    def freeze(self, checkpoint_id: CheckpointId, timestamp: int, full: bool) -> list[FrozenOperator]:
+        """The synchronous part of a snapshot."""
+        for operator in self.operators:
+            operator.update_state(checkpoint_id, timestamp)
+        return [FrozenOperator(operator, checkpoint_id, full) for operator in self.operators]
+
+    def notify_complete(self, checkpoint_id: CheckpointId) -> None:
+        for operator in self.operators:
+            if operator.context.keyed is not None:
+                operator.context.keyed.notify_checkpoint_complete(checkpoint_id)
+            operator.notify_complete(checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: CheckpointId) -> None:
+        for operator in self.operators:
+            if operator.context.keyed is not None:
+                operator.context.keyed.notify_checkpoint_aborted(checkpoint_id)
+            operator.notify_aborted(checkpoint_id)
+
+    def commit_all(self) -> None:
+        for operator in self.operators:
+            operator.commit_all()
+
+    @property
+    def committed(self) -> bool:
+        return all(op.committed for op in self.operators)
+
+    def close(self) -> None:
+        """Close every operator, also when one of them fails; raise the first failure at the end."""
+        first: BaseException | None = None
+        for operator in self.operators:
+            try:
+                operator.close()
+            except BaseException as error:  # also sys.exit() in user code
+                first = first or error
+            if operator.context.keyed is not None:
+                operator.context.keyed.dispose()
+        if first is not None:
+            raise first
+
+
+def _fan_out(emits: list[Emit]) -> Emit:
+    if not emits:
+        return discard
+    if len(emits) == 1:
+        return emits[0]
+
+    def to_all(batch: RecordBatch) -> None:
+        for emit in emits:
+            emit(batch)
+
+    return to_all
+
+
+def _converting(operator: Operator, emit: Emit, declared: Any) -> Emit:
+    """Convert values to the declared type on their way out, where the type asks for it."""
+    convert = None if declared is None else value_converter(declared)
+    if convert is None:
+        return emit
+
+    def convert_and_emit(batch: RecordBatch) -> None:
+        rest = iter(batch.values)
+        try:
+            values = [convert(v) for v in rest]
+        except Exception as error:
+            operator.fail_at(f"converting its result to the declared type {declared}", error, batch.values, rest)
+        emit(RecordBatch(values, batch.timestamps))
+
+    return convert_and_emit

@@ -1,0 +1,34 @@
+"""What a slot is told: the graph and the settings that the runtime needs, as one picklable plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidegate.graph.job_graph import JobGraph
+from tidegate.storage.worker_storage import WorkerStorage
+
+
+@dataclass(frozen=True)
+class RuntimeSettings:
+    """The part of the configuration that slots need, resolved on the driver."""
+
+    batch_size: int = 1024  # records per batch on a channel, and the most that an operator gets at once
+    credits_per_channel: int = 4
+    max_batch_bytes: int = 1 << 20  # a channel whose batches turn out larger makes smaller ones
+    checkpointing: bool = False
+    exactly_once: bool = True
+    trace: bool = False  # print each barrier, alignment and snapshot
+    max_increments: int = 10
+    commit_retries: int = 10
+    commit_backoff_ms: float = 100.0
+    heartbeat_interval_ms: float = 1000.0
+    heartbeat_timeout_ms: float = 8000.0
+    job_parameters: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    graph: JobGraph
+    settings: RuntimeSettings
+    storage: WorkerStorage | None = None  # where snapshots are written and read; None without checkpointing
+    storage_root: str = ""  # URI of the job's own checkpoint directory; a snapshot elsewhere is read, never built upon

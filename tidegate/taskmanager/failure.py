@@ -1,0 +1,78 @@
+"""A failure as the user should read it: operator, subtask, what it was doing, the record, the user's own traceback."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterable
+
+from tidegate.common.errors import ConfigurationError, InternalError, SerializationError, SnapshotError, TidegateError
+from tidegate.common.ids import CheckpointId
+from tidegate.common.value_conversion import shorten
+from tidegate.protocol.messages import FailureInfo
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NO_RECORD = object()
+
+
+class OperatorFailure(TidegateError):
+    """An exception in (or on behalf of) one operator. Raised once, at the innermost operator; passed up as it is."""
+
+    def __init__(
+        self, operator: str, subtask: int, doing: str, cause: BaseException, record: object = _NO_RECORD
+    ) -> None:
+        self.operator = operator
+        self.subtask = subtask
+        self.doing = doing
+        self.cause = cause
+        self.record = "" if record is _NO_RECORD else shorten(record)
+        super().__init__(self.summary())
+
+    def summary(self) -> str:
+        at = f"operator '{self.operator}' (subtask {self.subtask}) failed in {self.doing}"
+        on = f" on record {self.record}" if self.record else ""
+        return f"{at}{on}: {type(self.cause).__name__}: {self.cause}"
+
+
+class RestoreFailure(OperatorFailure):
+    """A checkpoint could not be read while an operator was being restored: the one before it may do."""
+
+    def __init__(self, operator: str, subtask: int, checkpoint_id: CheckpointId, cause: BaseException) -> None:
+        super().__init__(operator, subtask, f"restoring checkpoint {checkpoint_id}", cause)
+        self.checkpoint_id = checkpoint_id
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback without the engine's own frames, unless they are all there is."""
+    shown = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = shown
+    for _ in range(20):  # bounded: causes can form long chains
+        if part is None:
+            break
+        part.stack = traceback.StackSummary.from_list(list(_user_frames(part.stack)) or list(part.stack))
+        part = part.__cause__ or part.__context__
+    return "".join(shown.format())
+
+
+def _user_frames(stack: Iterable[traceback.FrameSummary]) -> Iterable[traceback.FrameSummary]:
+    return (f for f in stack if not os.path.abspath(f.filename).startswith(_PACKAGE))
+
+
+def describe(error: BaseException) -> FailureInfo:
+    """What is reported to the JobManager."""
+    if isinstance(error, OperatorFailure):
+        cause = error.cause
+        # An error of ours that carries a full explanation needs no stack.
+        ours = isinstance(cause, (ConfigurationError, SerializationError, SnapshotError))
+        return FailureInfo(
+            summary=error.summary(),
+            traceback="" if ours else user_traceback(cause),
+            operator=error.operator,
+            subtask=error.subtask,
+            permanent=isinstance(cause, ConfigurationError),
+            corrupt_checkpoint=error.checkpoint_id if isinstance(error, RestoreFailure) else 0,
+        )
+    if isinstance(error, TidegateError) and not isinstance(error, InternalError):
+        return FailureInfo(summary=f"{type(error).__name__}: {error}")
+    text = "".join(traceback.format_exception(error))
+    return FailureInfo(summary=f"{type(error).__name__}: {error}", traceback=text)

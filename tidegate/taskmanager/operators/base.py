@@ -1,0 +1,231 @@
+"""What an operator is to the runtime. It takes batches, emits batches, keeps its state behind the state API and
+snapshots when told. It never knows what a channel, a barrier or a Spark task is.
+
+Calls, all on the mailbox thread, in this order::
+
+    open  (process | process_second | prepare_barrier update_state | notify_*)*
+    finish  (prepare_barrier update_state | notify_*)*  commit_all  close
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from typing import Any, NoReturn
+
+from tidegate.common.ids import AttemptNumber, CheckpointId
+from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream.functions import CheckpointedFunction, CheckpointListener
+from tidegate.datastream.state import FunctionSnapshotContext
+from tidegate.graph.job_graph import OperatorNode
+from tidegate.protocol.messages import Message
+from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.operator_state import OperatorStateBackend
+from tidegate.taskmanager.clock import Clock
+from tidegate.taskmanager.failure import OperatorFailure
+
+Emit = Callable[[RecordBatch], None]
+
+
+def discard(batch: RecordBatch) -> None:
+    """The output of an operator that nobody reads."""
+
+
+class OperatorContext:
+    """Everything an operator may know of and ask from its place in the job."""
+
+    def __init__(
+        self,
+        *,
+        node: OperatorNode,
+        job_id: str,
+        task_name: str,
+        subtask: int,
+        parallelism: int,
+        max_parallelism: int,
+        attempt: AttemptNumber,
+        clock: Clock,
+        keyed: KeyedStateBackend | None,
+        operator_state: OperatorStateBackend,
+        run_async: Callable[[Callable[[], Any], Callable[[Any, BaseException | None], None]], None],
+        send: Callable[[Message], None],
+        checkpointing: bool,
+        restored_checkpoint: CheckpointId | None,
+        settings: Any,
+    ) -> None:
+        self.node = node
+        self.job_id = job_id
+        self.task_name = task_name
+        self.subtask = subtask
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self.attempt = attempt
+        self.clock = clock
+        self.keyed = keyed
+        self.operator_state = operator_state
+        self.run_async = run_async  # (work on a helper thread, done(result, error) on the mailbox thread)
+        self.send = send  # a control message to the JobManager
+        self.checkpointing = checkpointing
+        self.restored_checkpoint = restored_checkpoint
+        self.settings = settings  # deployment.RuntimeSettings
+
+
+class Operator:
+    """Base of all operators. `output` and `side_outputs` are set by the chain before `open`."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self.context = context
+        self.node = context.node
+        self.name = context.node.name
+        self.output: Emit = discard
+        self.side_outputs: dict[str, Emit] = {}
+
+    # ------------------------------------------------------------ records
+    def process(self, batch: RecordBatch) -> None:
+        """Records of the first input."""
+        raise NotImplementedError
+
+    def process_second(self, batch: RecordBatch) -> None:
+        """Records of the second input."""
+        raise NotImplementedError
+
+    @property
+    def available(self) -> bool:
+        """False: the task must not process more input now (it is not blocked: it will be asked again)."""
+        return True
+
+    # ------------------------------------------------------------ life cycle
+    def open(self) -> None: ...
+
+    def finish(self) -> None:
+        """All input has been processed: emit what is left."""
+
+    def commit_all(self) -> None:
+        """The job has ended well: make visible what waits for it."""
+
+    @property
+    def committed(self) -> bool:
+        """Nothing waits to be committed."""
+        return True
+
+    def close(self) -> None: ...
+
+    # ------------------------------------------------------------ checkpoints
+    def prepare_barrier(self, checkpoint_id: CheckpointId) -> None:
+        """Emit, before the barrier, what must not stay behind it."""
+
+    def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        """Bring `context.operator_state` up to date; called in the synchronous part of a snapshot."""
+
+    def notify_complete(self, checkpoint_id: CheckpointId) -> None: ...
+
+    def notify_aborted(self, checkpoint_id: CheckpointId) -> None: ...
+
+    # ------------------------------------------------------------ errors
+    def fail(self, doing: str, error: BaseException, *record: Any) -> NoReturn:
+        if isinstance(error, OperatorFailure):
+            raise error
+        raise OperatorFailure(self.name, self.context.subtask, doing, error, *record) from error
+
+    def fail_at(self, doing: str, error: BaseException, values: list[Any], rest: Iterator[Any]) -> NoReturn:
+        """Like `fail`, for a loop over `rest = iter(values)` that stopped at the culprit. Costs the loop nothing."""
+        done = len(values) - length_hint(rest)
+        self.fail(doing, error, *([values[done - 1]] if 0 < done <= len(values) else []))
+
+
+class FunctionOperator(Operator):
+    """An operator around a user's function: its `open`, `close` and checkpoint hooks."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self.function = context.node.spec.user_function
+        self._opened = False
+
+    def open(self) -> None:
+        from tidegate.taskmanager.runtime_context import InitializationContext, OperatorRuntimeContext
+
+        self.runtime_context = OperatorRuntimeContext(self.context)
+        if isinstance(self.function, CheckpointedFunction):
+            try:
+                self.function.initialize_state(InitializationContext(self.context, self.runtime_context))
+            except Exception as error:
+                self.fail("initialize_state()", error)
+        function_open = getattr(self.function, "open", None)
+        self._opened = True
+        if function_open is not None:
+            try:
+                function_open(self.runtime_context)
+            except Exception as error:
+                self.fail("open()", error)
+
+    def close(self) -> None:
+        function_close = getattr(self.function, "close", None)
+        if self._opened and function_close is not None:
+            self._opened = False
+            try:
+                function_close()
+            except Exception as error:
+                self.fail("close()", error)
+
+    def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        if isinstance(self.function, CheckpointedFunction):
+            try:
+                self.function.snapshot_state(_SnapshotContext(checkpoint_id, timestamp))
+            except Exception as error:
+                self.fail("snapshot_state()", error)
+
+    def notify_complete(self, checkpoint_id: CheckpointId) -> None:
+        if isinstance(self.function, CheckpointListener):
+            try:
+                self.function.notify_checkpoint_complete(checkpoint_id)
+            except Exception as error:
+                self.fail("notify_checkpoint_complete()", error)
+
+    def notify_aborted(self, checkpoint_id: CheckpointId) -> None:
+        if isinstance(self.function, CheckpointListener):
+            try:
+                self.function.notify_checkpoint_aborted(checkpoint_id)
+            except Exception as error:
+                self.fail("notify_checkpoint_aborted()", error)
+
+
+class _SnapshotContext(FunctionSnapshotContext):
+    def __init__(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        self._id, self._timestamp = checkpoint_id, timestamp
+
+    def get_checkpoint_id(self) -> int:
+        return self._id
+
+    def get_checkpoint_timestamp(self) -> int:
+        return self._timestamp
+
+
+def attributed(error: BaseException) -> BaseException:
+    """What operators let pass because it is no `Exception` (sys.exit, KeyboardInterrupt in user code), as the failure of
+    the innermost operator that it came through. Anything else is returned as it is."""
+    if isinstance(error, Exception):
+        return error
+    operator: Operator | None = None
+    doing = ""
+    trace = error.__traceback__
+    while trace is not None:
+        owner = trace.tb_frame.f_locals.get("self")
+        if isinstance(owner, Operator):
+            operator, doing = owner, ""
+        elif operator is not None and not doing and trace.tb_frame.f_code.co_name.isidentifier():
+            doing = f"{trace.tb_frame.f_code.co_name}()"  # the user's function, not a comprehension of ours
+        trace = trace.tb_next
+    if operator is None:
+        return error
+    cause = error
+    if isinstance(error, SystemExit):
+        cause = SystemExit(f"user code called sys.exit({error.code!r})").with_traceback(error.__traceback__)
+    return OperatorFailure(operator.name, operator.context.subtask, doing or "user code", cause)
+
+
+def bind(function: Any, method: str) -> Callable[..., Any]:
+    """The callable behind a function object or a plain callable."""
+    bound = getattr(function, method, None)
+    if bound is not None and callable(bound):
+        return bound  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,95 @@
+"""`execute_and_collect`: results travel to the client over the control connection, exactly once.
+
+Results are numbered in chunks per subtask. Without checkpointing a chunk is sent as soon as it is full or the input
+pauses. With checkpointing a chunk is cut at each barrier, kept in the state, and sent when its checkpoint is complete;
+after a recovery it is sent again under the same number, and the JobManager drops what it has already seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.common.ids import CheckpointId, SubtaskIndex
+from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream.state import ListStateDescriptor
+from tidegate.network.serialization import dump_values
+from tidegate.protocol.messages import CollectChunk
+from tidegate.taskmanager.operators.base import Operator, OperatorContext
+
+_MAX_UNACKNOWLEDGED = 64  # chunks on their way to the client
+_CHUNK_RECORDS = 1000
+
+
+class CollectOperator(Operator):
+    STATE_NAME = "tidegate.collect"
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._values: list[Any] = []  # since the last chunk was cut
+        self._next_seq = 0
+        self._waiting: list[tuple[CheckpointId, int, bytes]] = []  # (checkpoint, seq, pickled values), in order
+        self._sent = -1  # highest sequence number sent in this attempt
+        self._acknowledged = -1
+
+    def open(self) -> None:
+        self._state = self.context.operator_state.get_list_state(ListStateDescriptor(self.STATE_NAME))
+        for next_seq, waiting in self._state.get():
+            self._next_seq = max(self._next_seq, next_seq)
+            self._waiting.extend((CheckpointId(0), seq, payload) for seq, payload in waiting)
+        self._sent = self._acknowledged = self._next_seq - len(self._waiting) - 1
+        self._send_up_to(CheckpointId(0))
+
+    @property
+    def available(self) -> bool:
+        return self._sent - self._acknowledged < _MAX_UNACKNOWLEDGED
+
+    def process(self, batch: RecordBatch) -> None:
+        self._values.extend(batch.values)
+        if not self.context.checkpointing:
+            # Without checkpoints there is nothing to wait for; a source that pauses must not hold results back.
+            self._cut(CheckpointId(0))
+            self._send_up_to(CheckpointId(0))
+
+    def acknowledged(self, seq: int) -> None:
+        self._acknowledged = max(self._acknowledged, seq)
+
+    def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        self._cut(checkpoint_id)
+        self._state.update([(self._next_seq, [(seq, payload) for _, seq, payload in self._waiting])])
+
+    def notify_complete(self, checkpoint_id: CheckpointId) -> None:
+        self._send_up_to(checkpoint_id)
+
+    def commit_all(self) -> None:
+        self._cut(CheckpointId(2**62))
+        self._send_up_to(CheckpointId(2**62))
+
+    def _cut(self, checkpoint_id: CheckpointId) -> None:
+        for start in range(0, len(self._values), _CHUNK_RECORDS):
+            chunk = self._values[start : start + _CHUNK_RECORDS]
+            try:
+                payload = dump_values(chunk)
+            except Exception as error:
+                self.fail("sending results to the client", error, chunk[0])
+            self._waiting.append((checkpoint_id, self._next_seq, payload))
+            self._next_seq += 1
+        self._values = []
+
+    def _send_up_to(self, checkpoint_id: CheckpointId) -> None:
+        c = self.context
+        still: list[tuple[CheckpointId, int, bytes]] = []
+        for n, seq, payload in self._waiting:
+            if n > checkpoint_id:
+                still.append((n, seq, payload))
+                continue
+            self._sent = seq
+            c.send(
+                CollectChunk(
+                    attempt=c.attempt,
+                    operator_id=self.node.operator_id,
+                    subtask=SubtaskIndex(c.subtask),
+                    seq=seq,
+                    payload=payload,
+                )
+            )
+        self._waiting = still

@@ -1,0 +1,70 @@
+"""Operators with two inputs: co-map, co-flat-map and co-process, with or without keys."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+from tidegate.common.record_batch import RecordBatch
+from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
+from tidegate.taskmanager.operators.keyed import KeyedOperator
+from tidegate.taskmanager.operators.results import emit_results
+
+
+class ConnectedOperator(KeyedOperator):
+    """Runs one method of the function for each input. `keyed` ones make the record's key current first."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        spec: Any = context.node.spec
+        self._keyed = spec.keyed
+        if self._keyed:
+            super().__init__(context)
+        else:
+            FunctionOperator.__init__(self, context)
+            self.backend = None
+        kind = getattr(spec, "kind", "process_element")
+        self._kind: str = kind
+        self._methods = [getattr(self.function, f"{kind}1"), getattr(self.function, f"{kind}2")]
+
+    def open(self) -> None:
+        from tidegate.taskmanager.runtime_context import ElementContext, KeyedElementContext
+
+        super().open()
+        self._element: Any = KeyedElementContext(self.context) if self._keyed else ElementContext(self.context)
+
+    def process(self, batch: RecordBatch) -> None:
+        self._run(batch, 0)
+
+    def process_second(self, batch: RecordBatch) -> None:
+        self._run(batch, 1)
+
+    def _run(self, batch: RecordBatch, side: int) -> None:
+        function, backend, element = self._methods[side], self.backend, self._element
+        select = bind(self.selectors[side], "get_key") if self._keyed else None
+        with_context = self._kind == "process_element"
+        single = self._kind == "map"
+        if select is not None:
+            self.check_key(select, batch.values[0])
+        values: list[Any] = []
+        stamps: list[int] = []
+        old = batch.timestamps if batch.timestamps is not None else repeat(None, len(batch.values))
+        rest = iter(batch.values)
+        try:
+            for v, t in zip(rest, old, strict=True):
+                if select is not None:
+                    backend.current_key = select(v)
+                if single:
+                    values.append(function(v))
+                else:
+                    element.stamp = t
+                    results = function(v, element) if with_context else function(v)
+                    if results is not None:
+                        values.extend(results)
+                if t is not None:
+                    stamps.extend(repeat(t, len(values) - len(stamps)))
+        except Exception as error:
+            doing = f"{self._kind}{side + 1}()"
+            if self._keyed:
+                self.fail_keyed(doing, error, batch.values, rest)
+            self.fail_at(doing, error, batch.values, rest)
+        emit_results(self, values, None if batch.timestamps is None else stamps)

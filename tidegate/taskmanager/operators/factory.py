@@ -1,0 +1,46 @@
+"""Which operator runs which spec."""
+
+from __future__ import annotations
+
+from tidegate.common.errors import InternalError
+from tidegate.datastream.connectors.collect import CollectSink
+from tidegate.graph import operator_specs as specs
+from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.operators.collect import CollectOperator
+from tidegate.taskmanager.operators.connected import ConnectedOperator
+from tidegate.taskmanager.operators.keyed import KeyedMapOperator, KeyedProcessOperator, ReduceOperator
+from tidegate.taskmanager.operators.sink import SinkFunctionOperator, SinkOperator
+from tidegate.taskmanager.operators.source import SourceOperator
+from tidegate.taskmanager.operators.stateless import (
+    AssignTimestampsOperator,
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    ProcessOperator,
+)
+
+_OPERATORS: dict[type[specs.OperatorSpec], type[Operator]] = {
+    specs.SourceSpec: SourceOperator,
+    specs.MapSpec: MapOperator,
+    specs.FlatMapSpec: FlatMapOperator,
+    specs.FilterSpec: FilterOperator,
+    specs.ProcessSpec: ProcessOperator,
+    specs.KeyedProcessSpec: KeyedProcessOperator,
+    specs.KeyedMapSpec: KeyedMapOperator,
+    specs.ReduceSpec: ReduceOperator,
+    specs.CoMapSpec: ConnectedOperator,
+    specs.CoProcessSpec: ConnectedOperator,
+    specs.AssignTimestampsSpec: AssignTimestampsOperator,
+    specs.SinkSpec: SinkOperator,
+    specs.SinkFunctionSpec: SinkFunctionOperator,
+}
+
+
+def make_operator(context: OperatorContext) -> Operator:
+    spec = context.node.spec
+    if isinstance(spec, specs.SinkSpec) and isinstance(spec.sink, CollectSink):
+        return CollectOperator(context)
+    operator = _OPERATORS.get(type(spec))
+    if operator is None:
+        raise InternalError(f"no operator for {type(spec).__name__} ('{context.node.name}')")
+    return operator(context)

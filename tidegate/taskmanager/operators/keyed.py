@@ -1,0 +1,152 @@
+"""Operators on keyed streams: the key of each record is made current before the user's function sees it.
+
+`KeyedProcessOperator.process` is the hottest loop of the system (benchmark W1). Per record: the key selector, one
+attribute write, the user's function, one `extend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import Any, NoReturn
+
+from tidegate.common.errors import check_internal
+from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.graph.operator_specs import KeyedMapSpec
+from tidegate.state.key_groups import is_unhashable, key_group, unhashable_key
+from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
+from tidegate.taskmanager.operators.results import emit_results
+
+
+class KeyedOperator(FunctionOperator):
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        check_internal(context.keyed is not None, f"keyed operator '{self.name}' without a keyed state backend")
+        self.backend: Any = context.keyed
+        self.selectors = [bind(s, "get_key") for s in context.node.key_selectors]
+
+    def check_key(self, select: Callable[[Any], Any], value: Any) -> None:
+        """Refuse keys that cannot be keys. Looked at once per batch: with parallelism 1 nothing else would notice."""
+        try:
+            key = select(value)
+            if is_unhashable(key):
+                raise unhashable_key(key)
+            key_group(key, self.context.max_parallelism)
+        except Exception as error:
+            self.fail("key_by()", error, value)
+
+    def fail_keyed(self, doing: str, error: BaseException, values: list[Any], rest: Iterator[Any]) -> NoReturn:
+        """`fail_at`, with a better word when it was the key."""
+        if isinstance(error, TypeError) and is_unhashable(getattr(self.backend, "current_key", None)):
+            self.fail_at("key_by()", unhashable_key(self.backend.current_key), values, rest)
+        self.fail_at(doing, error, values, rest)
+
+
+class KeyedProcessOperator(KeyedOperator):
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._process = bind(self.function, "process_element")
+
+    def open(self) -> None:
+        from tidegate.taskmanager.runtime_context import KeyedElementContext
+
+        super().open()
+        self._element = KeyedElementContext(self.context)
+
+    def process(self, batch: RecordBatch) -> None:
+        function, element, backend = self._process, self._element, self.backend
+        select = self.selectors[0]
+        values: list[Any] = []
+        extend = values.extend
+        stamps: list[int] | None = None
+        self.check_key(select, batch.values[0])
+        rest = iter(batch.values)
+        try:
+            if batch.timestamps is None:
+                element.stamp = None
+                for v in rest:
+                    backend.current_key = select(v)
+                    results = function(v, element)
+                    if results is not None:
+                        extend(results)
+            else:
+                stamps = []
+                for v, t in zip(rest, batch.timestamps, strict=True):
+                    backend.current_key = select(v)
+                    element.stamp = t
+                    results = function(v, element)
+                    if results is not None:
+                        extend(results)
+                        stamps.extend(repeat(t, len(values) - len(stamps)))
+        except Exception as error:
+            self.fail_keyed("process_element()", error, batch.values, rest)
+        emit_results(self, values, stamps)
+
+
+class KeyedMapOperator(KeyedOperator):
+    """map, flat_map and filter with keyed state."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        spec = context.node.spec
+        check_internal(isinstance(spec, KeyedMapSpec), "KeyedMapOperator needs a KeyedMapSpec")
+        self._kind: str = spec.kind  # type: ignore[attr-defined]
+        self._function = bind(self.function, self._kind)
+
+    def process(self, batch: RecordBatch) -> None:
+        function, backend, select = self._function, self.backend, self.selectors[0]
+        self.check_key(select, batch.values[0])
+        values: list[Any] = []
+        stamps: list[int] = []
+        old = batch.timestamps if batch.timestamps is not None else repeat(0, len(batch.values))
+        rest = iter(batch.values)
+        kind = self._kind
+        try:
+            for v, t in zip(rest, old, strict=True):
+                backend.current_key = select(v)
+                result = function(v)
+                if kind == "map":
+                    values.append(result)
+                elif kind == "filter":
+                    if result:
+                        values.append(v)
+                elif result is not None:
+                    values.extend(result)
+                stamps.extend(repeat(t, len(values) - len(stamps)))
+        except Exception as error:
+            self.fail_keyed(f"{kind}()", error, batch.values, rest)
+        if values:
+            self.output(RecordBatch(values, None if batch.timestamps is None else stamps))
+
+
+class ReduceOperator(KeyedOperator):
+    """Rolling reduce: one value per key, under a name that never changes, so that it survives a restart."""
+
+    STATE_NAME = "_reduce_state"
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._reduce = bind(self.function, "reduce")
+
+    def open(self) -> None:
+        super().open()
+        self._state = self.backend.get_state(ValueStateDescriptor(self.STATE_NAME, self.node.output_type))
+
+    def process(self, batch: RecordBatch) -> None:
+        reduce, backend, select = self._reduce, self.backend, self.selectors[0]
+        current, update = self._state.value, self._state.update
+        self.check_key(select, batch.values[0])
+        values: list[Any] = []
+        append = values.append
+        rest = iter(batch.values)
+        try:
+            for v in rest:
+                backend.current_key = select(v)
+                so_far = current()
+                result = v if so_far is None else reduce(so_far, v)
+                update(result)
+                append(result)
+        except Exception as error:
+            self.fail_keyed("reduce()", error, batch.values, rest)
+        self.output(RecordBatch(values, batch.timestamps))

@@ -1,0 +1,36 @@
+"""Turning what a user's function yields into output batches, side outputs included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream.output_tag import OutputTag
+from tidegate.taskmanager.operators.base import Operator
+
+
+def emit_results(operator: Operator, results: list[Any], timestamps: list[int] | None) -> None:
+    """Emit in order. `(OutputTag, value)` pairs go to that side output (nowhere, when nobody reads it)."""
+    if not results:
+        return
+    if OutputTag.in_use and any(type(r) is tuple and len(r) == 2 and type(r[0]) is OutputTag for r in results):
+        _emit_tagged(operator, results, timestamps)
+    else:
+        operator.output(RecordBatch(results, timestamps))
+
+
+def _emit_tagged(operator: Operator, results: list[Any], timestamps: list[int] | None) -> None:
+    outputs: dict[str | None, tuple[list[Any], list[int]]] = {}
+    for i, r in enumerate(results):
+        if type(r) is tuple and len(r) == 2 and type(r[0]) is OutputTag:
+            values, stamps = outputs.setdefault(r[0].tag_id, ([], []))
+            values.append(r[1])
+        else:
+            values, stamps = outputs.setdefault(None, ([], []))
+            values.append(r)
+        if timestamps is not None:
+            stamps.append(timestamps[i])
+    for tag, (values, stamps) in outputs.items():
+        emit = operator.output if tag is None else operator.side_outputs.get(tag)
+        if emit is not None:
+            emit(RecordBatch(values, None if timestamps is None else stamps))

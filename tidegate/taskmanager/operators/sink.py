@@ -1,0 +1,209 @@
+"""The end of a chain: writers, and the commit of what they prepared.
+
+Two phases: at barrier n the writer's committables become part of checkpoint n; when n is complete they are committed on
+a helper thread, with retries. Until that has succeeded they stay in every later checkpoint, so a crash commits them
+again. Nothing is committed before its checkpoint is complete, and nothing is dropped: when the retries are used up the
+job fails, and recovers with the committables in its state.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tidegate.common.errors import TidegateError
+from tidegate.common.ids import CheckpointId
+from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream.connectors.base import SinkContext
+from tidegate.datastream.functions import SinkFunction
+from tidegate.datastream.state import ListStateDescriptor
+from tidegate.graph.operator_specs import SinkSpec
+from tidegate.network.elements import MIN_WATERMARK
+from tidegate.taskmanager.operators.base import FunctionOperator, Operator, OperatorContext, bind
+
+_AT_THE_END = CheckpointId(2**62)  # "checkpoint" of what is committed when the job has finished
+
+
+class CommitFailedError(TidegateError):
+    """Committables could not be committed within the allowed number of tries."""
+
+
+class SinkOperator(Operator):
+    COMMITTABLES = "tidegate.sink.committables"
+    WRITER_STATE = "tidegate.sink.writer"
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        spec = context.node.spec
+        if not isinstance(spec, SinkSpec):
+            raise TypeError("SinkOperator needs a SinkSpec")
+        self._sink = spec.sink
+        self._writer: Any = None
+        self._committer: Any = None
+        # Committables in order, each with the checkpoint it waits for.
+        self._waiting: list[tuple[CheckpointId, Any]] = []
+        self._committing: int = 0  # how many of `_waiting`, from the front, are on the helper thread
+        self._commit_up_to = CheckpointId(0)  # the highest checkpoint known to be complete
+
+    def open(self) -> None:
+        c = self.context
+        self._state = c.operator_state.get_list_state(ListStateDescriptor(self.COMMITTABLES))
+        self._writer_state = c.operator_state.get_list_state(ListStateDescriptor(self.WRITER_STATE))
+        restored = list(self._state.get())
+        where = SinkContext(
+            c.job_id,
+            self.name,
+            c.subtask,
+            c.parallelism,
+            c.attempt,
+            c.clock,
+            restored_state=list(self._writer_state.get()),
+            restored_checkpoint_id=c.restored_checkpoint,
+            operator_id=self.node.operator_id,
+            restored_committables=restored,
+        )
+        try:
+            self._committer = self._sink.create_committer()
+            self._writer = self._sink.create_writer(where)
+        except Exception as error:
+            self.fail("opening the sink", error)
+        self._waiting = [(CheckpointId(0), committable) for committable in restored]
+        self._commit_ready()
+
+    @property
+    def available(self) -> bool:
+        available: bool = self._writer.available
+        return available
+
+    def process(self, batch: RecordBatch) -> None:
+        try:
+            self._writer.write_batch(batch.values, batch.timestamps)
+        except Exception as error:
+            self.fail("write_batch()", error)  # which record of the batch it was only the writer knows
+
+    def finish(self) -> None:
+        self._flush(end_of_input=True)
+
+    def prepare_barrier(self, checkpoint_id: CheckpointId) -> None:
+        self._flush(end_of_input=False)
+
+    def _flush(self, end_of_input: bool) -> None:
+        try:
+            self._writer.flush(end_of_input)
+        except Exception as error:
+            self.fail("flush()", error)
+
+    def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        self._prepare(checkpoint_id)
+        self._state.update([committable for _, committable in self._waiting])
+        try:
+            self._writer_state.update(self._writer.snapshot_state(checkpoint_id))
+        except Exception as error:
+            self.fail("snapshot_state()", error)
+
+    def _prepare(self, checkpoint_id: CheckpointId) -> None:
+        try:
+            prepared = self._writer.prepare_commit()
+        except Exception as error:
+            self.fail("prepare_commit()", error)
+        if prepared and self._committer is None:
+            self.fail("prepare_commit()", TidegateError("the sink returned committables but has no committer"))
+        self._waiting.extend((checkpoint_id, committable) for committable in prepared)
+
+    def notify_complete(self, checkpoint_id: CheckpointId) -> None:
+        self._commit_up_to = max(self._commit_up_to, checkpoint_id)
+        self._commit_ready()
+
+    def commit_all(self) -> None:
+        self._prepare(_AT_THE_END)
+        self._commit_up_to = _AT_THE_END
+        self._commit_ready()
+
+    @property
+    def committed(self) -> bool:
+        return not self._waiting
+
+    def _commit_ready(self) -> None:
+        """Hand what may be committed to the helper thread, one lot at a time."""
+        if self._committing:
+            return
+        ready = [c for n, c in self._waiting if n <= self._commit_up_to]
+        # Ids only grow along the list, so the ready ones are a prefix.
+        if not ready:
+            return
+        self._committing = len(ready)
+        settings, committer = self.context.settings, self._committer
+        self.context.run_async(
+            lambda: _commit_with_retries(committer, ready, settings.commit_retries, settings.commit_backoff_ms),
+            self._commit_done,
+        )
+
+    def _commit_done(self, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self.fail("commit()", error)
+        del self._waiting[: self._committing]
+        self._committing = 0
+        self._commit_ready()
+
+    def close(self) -> None:
+        for part in (self._writer, self._committer):
+            if part is not None:
+                try:
+                    part.close()
+                except Exception as error:
+                    self.fail("close()", error)
+        self._writer = self._committer = None
+
+
+def _commit_with_retries(committer: Any, committables: list[Any], retries: int, backoff_ms: float) -> None:
+    left = committables
+    last_error: BaseException | None = None
+    for attempt in range(retries + 1):
+        if attempt:
+            time.sleep(min(backoff_ms * 2 ** (attempt - 1), 30_000) / 1000)
+        try:
+            left = committer.commit(left) or []
+            last_error = None
+        except Exception as error:
+            last_error = error
+        if not left:
+            return
+    raise CommitFailedError(
+        f"{len(left)} committables could not be committed in {retries + 1} tries; they stay in the checkpoint and are "
+        f"committed after the restart. Last error: {last_error!r}"
+    ) from last_error
+
+
+class _InvokeContext(SinkFunction.Context):
+    def __init__(self, context: OperatorContext) -> None:
+        self._clock = context.clock
+        self.stamp: int | None = None
+
+    def current_processing_time(self) -> int:
+        return int(self._clock.now_ms())
+
+    def current_watermark(self) -> int:
+        return MIN_WATERMARK
+
+    def timestamp(self) -> int | None:
+        return self.stamp
+
+
+class SinkFunctionOperator(FunctionOperator):
+    """The old style of sink: a function called once per record."""
+
+    def process(self, batch: RecordBatch) -> None:
+        rest = iter(batch.values)
+        try:
+            if isinstance(self.function, SinkFunction):
+                invoke, context = self.function.invoke, _InvokeContext(self.context)
+                stamps = batch.timestamps
+                for i, v in enumerate(rest):
+                    context.stamp = None if stamps is None else stamps[i]
+                    invoke(v, context)
+            else:
+                function = bind(self.function, "__call__")
+                for v in rest:
+                    function(v)
+        except Exception as error:
+            self.fail_at("invoke()", error, batch.values, rest)

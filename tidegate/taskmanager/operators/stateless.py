@@ -1,0 +1,137 @@
+"""map, flat_map, filter, process and timestamp assignment on streams without keys.
+
+The loops here are the hot path: one Python call per record (the user's) and nothing else; an operator boundary costs a
+list comprehension per batch. The position of a failing record is found after the fact (`fail_at`).
+"""
+
+from __future__ import annotations
+
+from itertools import compress, repeat
+from typing import Any
+
+from tidegate.common.record_batch import RecordBatch
+from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
+from tidegate.taskmanager.operators.results import emit_results
+
+
+class MapOperator(FunctionOperator):
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._map = bind(self.function, "map")
+
+    def process(self, batch: RecordBatch) -> None:
+        function = self._map
+        rest = iter(batch.values)
+        try:
+            values = [function(v) for v in rest]
+        except Exception as error:
+            self.fail_at("map()", error, batch.values, rest)
+        self.output(RecordBatch(values, batch.timestamps))
+
+
+class FilterOperator(FunctionOperator):
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._filter = bind(self.function, "filter")
+
+    def process(self, batch: RecordBatch) -> None:
+        function = self._filter
+        timestamps = batch.timestamps
+        rest = iter(batch.values)
+        kept: list[int] | None = None
+        try:
+            if timestamps is None:
+                values = [v for v in rest if function(v)]
+            else:
+                keep = [bool(function(v)) for v in rest]
+                values = list(compress(batch.values, keep))
+                kept = list(compress(timestamps, keep))
+        except Exception as error:
+            self.fail_at("filter()", error, batch.values, rest)
+        if values:
+            self.output(RecordBatch(values, kept))
+
+
+class FlatMapOperator(FunctionOperator):
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._flat_map = bind(self.function, "flat_map")
+
+    def process(self, batch: RecordBatch) -> None:
+        function = self._flat_map
+        values: list[Any] = []
+        extend = values.extend
+        stamps: list[int] | None = None
+        rest = iter(batch.values)
+        try:
+            if batch.timestamps is None:
+                for v in rest:
+                    results = function(v)
+                    if results is not None:
+                        extend(results)
+            else:
+                stamps = []
+                for v, t in zip(rest, batch.timestamps, strict=True):
+                    results = function(v)
+                    if results is not None:
+                        extend(results)
+                        stamps.extend(repeat(t, len(values) - len(stamps)))
+        except Exception as error:
+            self.fail_at("flat_map()", error, batch.values, rest)
+        if values:
+            self.output(RecordBatch(values, stamps))
+
+
+class ProcessOperator(FunctionOperator):
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._process = bind(self.function, "process_element")
+
+    def open(self) -> None:
+        from tidegate.taskmanager.runtime_context import ElementContext
+
+        super().open()
+        self._element = ElementContext(self.context)
+
+    def process(self, batch: RecordBatch) -> None:
+        function, element = self._process, self._element
+        values: list[Any] = []
+        extend = values.extend
+        stamps: list[int] | None = None
+        rest = iter(batch.values)
+        try:
+            if batch.timestamps is None:
+                element.stamp = None
+                for v in rest:
+                    results = function(v, element)
+                    if results is not None:
+                        extend(results)
+            else:
+                stamps = []
+                for v, t in zip(rest, batch.timestamps, strict=True):
+                    element.stamp = t
+                    results = function(v, element)
+                    if results is not None:
+                        extend(results)
+                        stamps.extend(repeat(t, len(values) - len(stamps)))
+        except Exception as error:
+            self.fail_at("process_element()", error, batch.values, rest)
+        emit_results(self, values, stamps)
+
+
+class AssignTimestampsOperator(FunctionOperator):
+    """Gives records event timestamps. Watermarks come with the event-time issue."""
+
+    def process(self, batch: RecordBatch) -> None:
+        assigner = getattr(self.function, "timestamp_assigner", None)
+        if assigner is None:
+            self.output(batch)
+            return
+        extract = bind(assigner, "extract_timestamp")
+        rest = iter(batch.values)
+        old = batch.timestamps if batch.timestamps is not None else repeat(-(2**63), len(batch.values))
+        try:
+            stamps = [int(extract(v, t)) for v, t in zip(rest, old, strict=True)]
+        except Exception as error:
+            self.fail_at("extract_timestamp()", error, batch.values, rest)
+        self.output(RecordBatch(batch.values, stamps))

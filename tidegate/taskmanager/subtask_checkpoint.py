@@ -1,0 +1,136 @@
+"""One subtask's part of one checkpoint, from the barrier to the acknowledgement.
+
+The synchronous part freezes the operators' state on the mailbox thread. Channel state (unaligned) is complete when all
+barriers have arrived on the inputs and the barrier has left all outputs. Only then is everything written, on a helper
+thread, and acknowledged after the files are durable.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, SubtaskIndex, VertexId
+from tidegate.network.channels import InputChannel, OutputChannel
+from tidegate.network.elements import CheckpointBarrier
+from tidegate.network.serialization import Element, SerializedElement, serialize
+from tidegate.storage.handles import ChannelState, SnapshotMetrics, TaskSnapshot, handle_size
+from tidegate.storage.worker_storage import WorkerStorage
+from tidegate.storage.writers import TaskStateWriter
+from tidegate.taskmanager.chain import FrozenOperator
+
+
+@dataclass
+class SubtaskCheckpoint:
+    barrier: CheckpointBarrier
+    unaligned: bool
+    operators: list[FrozenOperator]
+    end_of_data: bool
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+    processed_during_alignment: int
+    inputs_complete: bool
+    inputs: dict[int, list[SerializedElement]] = field(default_factory=dict)  # by index in the input gate
+    outputs: dict[ChannelAddress, list[SerializedElement]] = field(default_factory=dict)
+    waiting_outputs: list[OutputChannel] = field(default_factory=list)  # hold the barrier behind batches without credit
+    unaligned_at_ms: float | None = None  # when waiting outputs let the barrier overtake
+
+    @property
+    def checkpoint_id(self) -> CheckpointId:
+        return self.barrier.checkpoint_id
+
+    @property
+    def ready(self) -> bool:
+        """Everything that belongs to the checkpoint is known."""
+        return self.inputs_complete and not self.waiting_outputs
+
+    def record_outputs(self, address: ChannelAddress, overtaken: Iterable[Element]) -> None:
+        found = [serialize(e) for e in overtaken]
+        if found:
+            self.outputs.setdefault(address, []).extend(found)
+
+    def record_inputs(self, channels: list[InputChannel], pending: frozenset[int]) -> None:
+        """Persist what stands before the barrier, and go on recording on the channels where it has not come yet."""
+        for channel in channels:
+            barrier_queued = any(
+                isinstance(e, CheckpointBarrier) and e.checkpoint_id == self.checkpoint_id for e in channel.queue
+            )
+            if channel.index not in pending and not barrier_queued:
+                continue  # its barrier was reached: what is queued comes after the checkpoint
+            before = [serialize(e) for e in channel.queued_before_barrier(self.checkpoint_id)]
+            self.inputs[channel.index] = before
+            if channel.index in pending:
+                channel.recording = before
+
+    def write(
+        self,
+        storage: WorkerStorage,
+        attempt: AttemptNumber,
+        vertex: VertexId,
+        subtask: SubtaskIndex,
+        input_keys: dict[int, tuple[str, ChannelAddress]],
+        output_keys: dict[ChannelAddress, str],
+        now: Any,
+    ) -> TaskSnapshot:
+        """Runs on a helper thread. Deletes what it wrote when it fails."""
+        started = now()
+        writer = storage.task_writer(self.checkpoint_id, attempt, vertex, subtask)
+        try:
+            operators = [frozen.write(writer) for frozen in self.operators]
+            channels = []
+            for index, elements in self.inputs.items():
+                key, address = input_keys[index]
+                channels += _channel_state(writer, key, address, "input", elements)
+            for address, elements in self.outputs.items():
+                channels += _channel_state(writer, output_keys[address], address, "output", elements)
+            writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+        return TaskSnapshot(
+            vertex=vertex,
+            subtask=subtask,
+            operators=operators,
+            channels=channels,
+            end_of_data=self.end_of_data,
+            metrics=SnapshotMetrics(
+                start_delay_ms=self.start_delay_ms,
+                alignment_ms=self.alignment_ms,
+                sync_ms=self.sync_ms,
+                async_ms=now() - started,
+                state_bytes=writer.bytes_written,
+                full_bytes=sum(_full_size(o) for o in operators),
+                inflight_bytes=sum(handle_size(c.handle) for c in channels),
+                processed_during_alignment=self.processed_during_alignment,
+                unaligned=self.unaligned or bool(self.outputs),
+                files=writer.files_written,
+            ),
+        )
+
+
+def _channel_state(
+    writer: TaskStateWriter, key: str, address: ChannelAddress, side: str, elements: list[SerializedElement]
+) -> list[ChannelState]:
+    if not elements:
+        return []
+    data = pickle.dumps([(e.kind, e.payload) for e in elements], 5)
+    return [
+        ChannelState(
+            edge_key=key,
+            upstream=address.upstream,
+            downstream=address.downstream,
+            side=side,
+            records=sum(e.records for e in elements),
+            handle=writer.exclusive.write(data),
+        )
+    ]
+
+
+def _full_size(operator: Any) -> int:
+    size = sum(handle_size(s.handle) for s in operator.lists)
+    if operator.keyed is not None:
+        size += sum(handle_size(c.handle) for i in operator.keyed.increments for c in i.chunks)
+    return size
