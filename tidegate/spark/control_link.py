@@ -1,0 +1,128 @@
+"""A slot's connection to the JobManager, on a thread of its own.
+
+It sends heartbeats while the mailbox thread runs user code, and it ends the process when the mailbox thread does not
+leave in time: a slot never outlives its job or its driver.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.network.zmq_transport import JobKeys
+from tidegate.protocol.messages import Leave, MasterToSlot, Message, SlotHeartbeat, decode_from_master, encode
+from tidegate.spark.waker import Waker
+from tidegate.taskmanager.clock import Clock
+
+_LEAVE_GRACE_S = 1.0  # user code that does not return within this is ended with its process
+
+
+class ControlLink(threading.Thread):
+    """`deliver` is called on this thread for every message; `send` may be called from any thread."""
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        address: str,
+        keys: JobKeys,
+        *,
+        incarnation: str,
+        attempt: AttemptNumber,
+        slot: SlotIndex,
+        heartbeat_interval_ms: float,
+        heartbeat_timeout_ms: float,
+        clock: Clock,
+        deliver: Callable[[MasterToSlot], None],
+        metrics: Callable[[], dict[str, float]],
+    ) -> None:
+        super().__init__(name="tidegate-control", daemon=True)
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, incarnation.encode())
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        keys.secure_client(self._socket)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        self._socket.connect(address)
+        self._attempt = attempt
+        self._slot = slot
+        self._interval = heartbeat_interval_ms
+        self._timeout = heartbeat_timeout_ms
+        self._clock = clock
+        self._deliver = deliver
+        self._metrics = metrics
+        self._outgoing: deque[Message] = deque()
+        self._waker = Waker()
+        self._stopping = False
+        self.main_left = threading.Event()  # set by the mailbox thread when it has left its loop
+
+    def send(self, message: Message) -> None:
+        self._outgoing.append(message)
+        self._waker.wake()
+
+    def stop(self) -> None:
+        """After the mailbox thread has left. What was sent before is flushed."""
+        self._stopping = True
+        self._waker.wake()
+        self.join(timeout=5)
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        poller.register(self._waker.fileno(), zmq.POLLIN)
+        heard = self._clock.now_ms()
+        next_heartbeat = heard + self._interval
+        while not self._stopping:
+            now = self._clock.now_ms()
+            if now >= next_heartbeat:
+                self.send(SlotHeartbeat(attempt=self._attempt, slot=self._slot, metrics=self._metrics()))
+                next_heartbeat = now + self._interval
+            self._flush()
+            events = dict(poller.poll(max(0, math.ceil(next_heartbeat - now))))
+            if self._waker.fileno() in events:
+                self._waker.clear()
+            if self._socket in events:
+                heard = self._clock.now_ms()
+                while True:
+                    try:
+                        message = decode_from_master(self._socket.recv(zmq.NOBLOCK))
+                    except zmq.Again:
+                        break
+                    self._deliver(message)
+                    if isinstance(message, Leave):
+                        self._watch_the_leaving()
+            if self._monitor in events:
+                self._lost("the connection to the driver was lost")
+                break
+            if self._clock.now_ms() - heard > self._timeout:
+                self._lost(f"the driver has not answered for {self._timeout / 1000:.0f} s")
+                break
+        self._flush()
+        self._socket.disable_monitor()
+        self._socket.close(linger=200)
+        self._waker.close()
+
+    def _flush(self) -> None:
+        while self._outgoing:
+            self._socket.send(encode(self._outgoing.popleft()))
+
+    def _lost(self, reason: str) -> None:
+        self._deliver(Leave(attempt=self._attempt, reason=reason))
+        self._watch_the_leaving()
+
+    def _watch_the_leaving(self) -> None:
+        """Called once the mailbox thread was told to leave: if user code holds it, the process ends."""
+
+        def kill_unless_left() -> None:
+            if not self.main_left.wait(_LEAVE_GRACE_S):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=kill_unless_left, name="tidegate-leave", daemon=True).start()

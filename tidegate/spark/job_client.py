@@ -1,0 +1,142 @@
+"""The client's side of a job: status, cancel, result, and the records of `execute_and_collect`."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidegate.common.completable_future import CompletableFuture
+from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError
+from tidegate.common.ids import AttemptNumber, OperatorId, SubtaskIndex
+from tidegate.common.job_client import JobClient
+from tidegate.common.job_execution_result import JobExecutionResult
+from tidegate.common.job_id import JobID
+from tidegate.common.job_status import JobStatus
+from tidegate.jobmanager.checkpoint_stats import CheckpointRecord
+from tidegate.jobmanager.instructions import AttemptFailure, DeliverResults, JobEnded
+from tidegate.spark.job_observer import JobObserver, Restore, StatusChange, WorkerInfo
+
+_END = object()
+
+
+class SparkJobClient(JobClient):
+    """Made by `submit_job`. Thread-safe."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        observer: JobObserver,
+        cancel: Callable[[], None],
+        results_taken: Callable[[OperatorId, SubtaskIndex, int], None],
+    ) -> None:
+        self._job_id = job_id
+        self._observer = observer
+        self._cancel = cancel
+        self._results_taken = results_taken
+        self._result: CompletableFuture[JobExecutionResult] = CompletableFuture()
+        # Bounded by the sink: it waits for `results_taken` before it sends more than a few dozen chunks per subtask.
+        self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    # ------------------------------------------------------------ JobClient
+    def get_job_id(self) -> JobID:
+        return self._job_id
+
+    def get_job_status(self) -> CompletableFuture[JobStatus]:
+        return CompletableFuture.completed(self._observer.status())
+
+    def cancel(self) -> CompletableFuture[None]:
+        self._cancel()
+        return CompletableFuture.completed(None)
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
+    ) -> CompletableFuture[str]:
+        return CompletableFuture.failed(_no_savepoints())
+
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
+        return CompletableFuture.failed(_no_savepoints())
+
+    def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
+        return CompletableFuture.completed({})
+
+    def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
+        return self._result
+
+    # ------------------------------------------------------------ beyond PyFlink's JobClient
+    def attempt(self) -> AttemptNumber:
+        """0 for the first gang of workers, one more for each restart."""
+        return self._observer.attempt()
+
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """The worker processes of the current attempt that have registered so far, by slot."""
+        return self._observer.workers()
+
+    def checkpoint_history(self) -> tuple[CheckpointRecord, ...]:
+        """The latest checkpoints (`tidegate.checkpoint.history-size`), oldest first; () without checkpointing."""
+        return self._observer.checkpoint_history()
+
+    def restores(self) -> tuple[Restore, ...]:
+        """The latest starts from a checkpoint, oldest first."""
+        return self._observer.restores()
+
+    def failures(self) -> tuple[AttemptFailure, ...]:
+        """Why attempts have failed, oldest first: the first one and the latest ones."""
+        return self._observer.failures()
+
+    def status_history(self) -> tuple[StatusChange, ...]:
+        """The latest changes of the job's status, oldest first."""
+        return self._observer.status_history()
+
+    # ------------------------------------------------------------ results
+    def collect_results(self) -> Iterator[Any]:
+        """The records of the collect sink as they come; raises at the end when the job failed or was cancelled."""
+        while True:
+            chunk = self._chunks.get()
+            if chunk is _END:
+                self._result.result()
+                return
+            assert isinstance(chunk, DeliverResults)
+            yield from pickle.loads(chunk.payload)
+            self._results_taken(chunk.operator_id, chunk.subtask, chunk.seq)
+
+    # ------------------------------------------------------------ for the JobManager
+    def deliver(self, chunk: DeliverResults) -> None:
+        self._chunks.put(chunk)
+
+    def ended(self, end: JobEnded) -> None:
+        if end.status is JobStatus.FINISHED:
+            self._result.complete(JobExecutionResult(self._job_id, int(end.runtime_ms)))
+        elif end.status is JobStatus.CANCELED:
+            self._result.complete_exceptionally(JobCancelledError(f"job {self._job_id} was cancelled"))
+        else:
+            self._result.complete_exceptionally(JobExecutionError(failure_text(str(self._job_id), end)))
+        self._chunks.put(_END)
+
+    def broken(self, error: BaseException) -> None:
+        """The JobManager itself failed."""
+        self._result.complete_exceptionally(error)
+        self._chunks.put(_END)
+
+
+def failure_text(job_id: str, end: JobEnded) -> str:
+    """The last failure in full, the earlier ones in a line each."""
+    lines = []
+    if end.failures:
+        last = end.failures[-1].failure
+        lines.append(last.summary)
+        if last.traceback:
+            lines += ["", last.traceback.rstrip()]
+        if end.failed_attempts > 1:
+            lines += ["", f"Job {job_id} failed {end.failed_attempts} times; the causes, oldest first:"]
+            lines += [f"  attempt {f.attempt}: {f.failure.summary}" for f in end.failures]
+    else:
+        lines.append(f"job {job_id} failed")
+    if end.reason:
+        lines += ["", end.reason]
+    return "\n".join(lines)
+
+
+def _no_savepoints() -> ConfigurationError:
+    return ConfigurationError("savepoints are not available in this version of Tidegate")

@@ -1,0 +1,251 @@
+"""The host of a slot: runs `SlotRuntime` inside a Spark barrier task, on real sockets, threads and time.
+
+Threads: this one (the mailbox: everything that touches state), one for the control connection (heartbeats go on while
+user code is slow), a few helpers for snapshots and commits, and ZeroMQ's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import sys
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+
+from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.network.transport import ConnectionLostError
+from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate
+from tidegate.protocol.messages import Deploy, FailureInfo, Leave, MasterToSlot, Message, Register, TaskFailed
+from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
+from tidegate.spark.control_link import ControlLink
+from tidegate.spark.waker import Waker
+from tidegate.storage.worker_storage import WorkerStorage
+from tidegate.taskmanager.clock import SystemClock
+
+_HELPERS = 4
+_MAX_IDLE_WAIT_MS = 1000.0
+_CONNECTION_CHECK_MS = 50.0
+
+
+@dataclass(frozen=True)
+class SlotLaunch:
+    """What travels inside the Spark closure: enough to reach the JobManager, and to be let in."""
+
+    control_address: str
+    keys: JobKeys
+    attempt: AttemptNumber
+    heartbeat_interval_ms: float
+    heartbeat_timeout_ms: float
+    bundle: CodeBundle
+
+
+def run_partition(launch: SlotLaunch, partition: Iterable[int]) -> Iterator[int]:
+    """The body of a barrier task."""
+    for index in partition:
+        SlotWorker(launch, SlotIndex(index)).run()
+        yield index
+
+
+class SlotWorker:
+    """Implements `taskmanager.slot.SlotHost`. `run` returns when the JobManager says Leave (or is gone)."""
+
+    def __init__(self, launch: SlotLaunch, slot: SlotIndex) -> None:
+        self._launch = launch
+        self._slot = slot
+        self.clock = SystemClock()
+        self.storage: WorkerStorage | None = None
+        self._mail: deque[Callable[[], None]] = deque()
+        self._waker = Waker()
+        self._leaving: str | None = None
+        self._runtime: Any = None
+        self._failed = False
+        self._next_connection_check = 0.0
+
+    def run(self) -> None:
+        launch = self._launch
+        context = zmq.Context()
+        authenticator = authenticate(context, launch.keys)
+        self.transport = ZmqTransport(context, launch.keys, _own_address(launch.control_address))
+        self.transport.poller.register(self._waker.fileno(), zmq.POLLIN)
+        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="tidegate-helper")
+        incarnation = uuid.uuid4().hex
+        self._control = ControlLink(
+            context,
+            launch.control_address,
+            launch.keys,
+            incarnation=incarnation,
+            attempt=launch.attempt,
+            slot=self._slot,
+            heartbeat_interval_ms=launch.heartbeat_interval_ms,
+            heartbeat_timeout_ms=launch.heartbeat_timeout_ms,
+            clock=self.clock,
+            deliver=lambda message: self._post(lambda: self._on_message(message)),
+            metrics=lambda: self._runtime.metrics if self._runtime is not None else {},
+        )
+        self._control.start()
+        self.send_to_master(
+            Register(
+                attempt=launch.attempt,
+                slot=self._slot,
+                data_address=self.transport.address,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                incarnation=incarnation,
+            )
+        )
+        try:
+            self._loop()
+        finally:
+            if self._runtime is not None:
+                self._runtime.close()
+            self._control.main_left.set()
+            self._helpers.shutdown(wait=False, cancel_futures=True)
+            self._control.stop()
+            self.transport.close()
+            authenticator.stop()
+            self._waker.close()
+            context.destroy(linger=0)
+            sys.stdout.flush()
+
+    # ------------------------------------------------------------ the mailbox
+    def _loop(self) -> None:
+        transport = self.transport
+        while self._leaving is None:
+            try:
+                worked = self._round()
+            except BaseException as error:  # whatever user code raises ends the attempt, not the process
+                self._fail(error)
+                worked = False
+            if worked or self._leaving is not None:
+                continue
+            for ready, _ in transport.poller.poll(math.ceil(self._wait_ms())):
+                if ready == self._waker.fileno():
+                    self._waker.clear()
+                elif transport.is_monitor(ready):
+                    self._next_connection_check = 0.0
+
+    def _round(self) -> bool:
+        """Everything that is there to do, once. True when there may be more at once."""
+        worked = False
+        while self._mail:
+            self._mail.popleft()()
+            worked = True
+        if self._leaving is not None or self._runtime is None or self._failed:
+            return worked
+        now = self.clock.now_ms()
+        if now >= self._next_connection_check:  # not in every round: it costs a system call per peer
+            self._next_connection_check = now + _CONNECTION_CHECK_MS
+            self.transport.check_connections()
+        for frame in self.transport.receive():
+            self._runtime.on_frame(frame)
+            worked = True
+        return self._runtime.step() or worked
+
+    def _wait_ms(self) -> float:
+        if self._runtime is None or self._failed:
+            return _MAX_IDLE_WAIT_MS
+        deadline: float | None = self._runtime.next_deadline()
+        if deadline is None:
+            return _MAX_IDLE_WAIT_MS
+        return max(0.0, min(_MAX_IDLE_WAIT_MS, deadline - self.clock.now_ms()))
+
+    def _post(self, mail: Callable[[], None]) -> None:
+        """From any thread."""
+        self._mail.append(mail)
+        self._waker.wake()
+
+    def _on_message(self, message: MasterToSlot) -> None:
+        if isinstance(message, Leave):
+            self._leaving = message.reason
+        elif self._failed:
+            return
+        elif isinstance(message, Deploy):
+            self._deploy(message)
+        elif self._runtime is not None:
+            self._runtime.on_message(message)
+
+    def _deploy(self, deploy: Deploy) -> None:
+        install(self._launch.bundle)
+        plan = self._load_plan(deploy)
+        if plan is None:
+            return
+        from tidegate.storage.handles import SlotRestore
+        from tidegate.taskmanager.slot import SlotRuntime
+
+        self.transport.connect(deploy.addresses, self._slot)
+        self.storage = plan.storage
+        restore = msgspec.msgpack.decode(deploy.restore, type=SlotRestore) if deploy.restore else None
+        self._runtime = SlotRuntime(self._slot, deploy.attempt, plan, self)
+        self._runtime.deploy(restore)
+
+    def _load_plan(self, deploy: Deploy) -> Any:
+        import cloudpickle
+
+        try:
+            plan = cloudpickle.loads(deploy.plan)
+        except Exception as error:
+            where = f"the worker on {socket.gethostname()} (slot {self._slot})"
+            if isinstance(error, ImportError):
+                module = error.name or str(error)
+                summary = (
+                    f"{where} cannot import module '{module}', which the job's functions need. Install it where "
+                    "Spark's workers run, or ship it with env.add_python_file(path)"
+                )
+            else:
+                summary = f"{where} cannot load the job's functions: {type(error).__name__}: {error}"
+            failure = FailureInfo(summary=summary, permanent=True)
+            self._failed = True
+            self.send_to_master(TaskFailed(attempt=deploy.attempt, slot=self._slot, failure=failure))
+            return None
+        adopt_main_classes()
+        return plan
+
+    def _fail(self, error: BaseException) -> None:
+        """Report the failure and wait to be told to leave; nothing more is processed."""
+        if self._failed:
+            return
+        self._failed = True
+        from tidegate.taskmanager.failure import describe
+        from tidegate.taskmanager.operators.base import attributed
+
+        failure = describe(attributed(error))
+        if isinstance(error, ConnectionLostError):
+            failure = msgspec.structs.replace(failure, summary=f"slot {self._slot}: {error}", consequence=True)
+        self.send_to_master(TaskFailed(attempt=self._launch.attempt, slot=self._slot, failure=failure))
+
+    # ------------------------------------------------------------ SlotHost
+    def send_to_master(self, message: Message) -> None:
+        self._control.send(message)
+
+    def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        def job() -> None:
+            try:
+                result, error = work(), None
+            except BaseException as failure:
+                result, error = None, failure
+            self._post(lambda: done(result, error))
+
+        with contextlib.suppress(RuntimeError):  # shutting down
+            self._helpers.submit(job)
+
+    def trace(self, text: str) -> None:
+        print(f"[checkpoint trace] {text}", flush=True)
+
+
+def _own_address(control_address: str) -> str:
+    """The address of this machine on the network that leads to the JobManager."""
+    host, _, port = control_address.removeprefix("tcp://").rpartition(":")
+    if host in ("127.0.0.1", "localhost"):
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
