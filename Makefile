@@ -5,10 +5,10 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 SOURCES := tidegate tests examples benchmarks
 
-.PHONY: help setup demo test lint format typecheck unit bench soak lock docs clean
+.PHONY: help setup demo test lint format typecheck unit bench soak lock docs api-report clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 setup: $(READY)  ## create .venv and install the locked dependencies
 
@@ -55,6 +55,10 @@ lock: $(READY)  ## pin the dependencies of pyproject.toml anew
 
 docs: setup  ## write the generated pages of docs/
 	$(PY) -m tidegate.common.options docs/configuration.md
+	$(PY) scripts/api_report.py --update docs/pyflink-differences.md
+
+api-report: setup  ## how much of PyFlink's API is there
+	@$(PY) scripts/api_report.py
 
 clean:  ## remove what builds and tests leave behind (not .venv)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -26,7 +26,7 @@ _MAX_FRAMES_PER_RECEIVE = 256
 
 @dataclass(frozen=True)
 class JobKeys:
-    """CURVE keys of one attempt, made by the driver and shipped inside the Spark closure (never over an open socket).
+    """CURVE keys of one job, made by the driver and shipped inside the Spark closure (never over an open socket).
 
     Servers (everything that binds) use the server pair; clients use the client pair, and a server accepts no other."""
 
