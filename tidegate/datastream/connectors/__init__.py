@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         FileSink,
         OutputFileConfig,
         RollingPolicy,
-        StreamingFileSink,
     )
     from tidegate.datastream.connectors.number_seq import NumberSequenceSource
     from tidegate.datastream.connectors.print_sink import PrintSink
@@ -52,7 +51,6 @@ _MODULES = {
     "SourceContext": "base",
     "SourceSplit": "base",
     "SplitReader": "base",
-    "StreamingFileSink": "file_system",
 }
 
 __all__ = [
@@ -76,7 +74,6 @@ __all__ = [
     "SourceContext",
     "SourceSplit",
     "SplitReader",
-    "StreamingFileSink",
 ]
 
 

@@ -84,6 +84,9 @@ class SplitReader(abc.ABC, Generic[T]):
 class Source(abc.ABC, Generic[T]):
     """Base of all sources. An instance is pickled to the workers."""
 
+    gives_timestamps = True
+    """False: records of this source never have timestamps of their own, so event time needs a timestamp assigner."""
+
     @property
     def boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED

@@ -19,6 +19,8 @@ class CollectionSource(Source[Any]):
     without the split never unpickles them.
     """
 
+    gives_timestamps = False
+
     def __init__(self, collection: Iterable[Any], type_info: Any = None) -> None:
         elements = list(collection)
         self._size = len(elements)

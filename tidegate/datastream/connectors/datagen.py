@@ -28,6 +28,8 @@ class DataGeneratorSource(Source[Any]):
     meanwhile, and never gets ahead of the rate; after a restart the rate starts anew.
     """
 
+    gives_timestamps = False
+
     def __init__(
         self,
         function: Callable[[int], Any],

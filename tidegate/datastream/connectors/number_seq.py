@@ -19,6 +19,8 @@ class NumberSequenceSplit(SourceSplit):
 class NumberSequenceSource(Source[int]):
     """The integers `start` to `end`, both included. In order within a subtask, which reads one contiguous range."""
 
+    gives_timestamps = False
+
     def __init__(self, start: int, end: int) -> None:
         for name, value in (("start", start), ("end", end)):
             if isinstance(value, bool) or not isinstance(value, int):
