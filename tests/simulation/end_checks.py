@@ -1,0 +1,69 @@
+"""What is checked when a simulated job has ended, and whenever something is deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.verify import check, check_output, check_state
+from tidegate.common.ids import CheckpointId
+from tidegate.common.job_status import JobStatus
+from tidegate.storage.cleanup import checkpoint_files
+from tidegate.storage.job_directory import checkpoint_directory, metadata_file
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+def check_end(sim: Simulation) -> int:
+    """Raises BrokenPromise. Returns how many records were doubled where that is allowed."""
+    assert sim.ended is not None
+    status = sim.ended.status
+    expected = JobStatus.CANCELED if sim.faults.cancelled else JobStatus.FINISHED
+    check(
+        status in (expected, JobStatus.FINISHED) or (sim.faults.corrupted and status is JobStatus.FAILED),
+        f"the job ended as {status.name}: {sim.ended}",
+    )
+    complete = status is JobStatus.FINISHED
+    visible = {sink.name: sim.world.visible(sink.name) for sink in sim.job.sinks} | sim.collected
+    # A job that had to fall back to an older checkpoint repeats what was committed since.
+    exactly_once = sim.scenario.runtime.exactly_once and not sim.faults.corrupted
+    exact = {"transactional"} if sim.run_number else {"transactional", "collect"}  # a client dies with its driver
+    doubled = check_output(sim.job, visible, exact if exactly_once else set(), complete)
+    if complete and sim.scenario.runtime.exactly_once:
+        check_state(sim.job, sim.world.state)
+    unanswered = [request for request, answers in sim.requests.items() if answers != 1]
+    check(not unanswered, f"checkpoint requests {unanswered} were answered {sim.requests} times")
+    _check_storage(sim)
+    return doubled
+
+
+def check_retained(sim: Simulation) -> None:
+    """Whatever is deleted, the completed checkpoints stay whole."""
+    files = getattr(sim.storage, "fake_files", None)
+    if files is None or sim.coordinator is None:
+        return
+    for checkpoint in sim.coordinator.store.checkpoints:
+        wanted = checkpoint_files(checkpoint.metadata) | {metadata_file(checkpoint.checkpoint_id)}
+        gone = wanted - files.content.keys()
+        check(not gone, f"files of the completed checkpoint {checkpoint.checkpoint_id} are gone: {gone}")
+
+
+def _check_storage(sim: Simulation) -> None:
+    """Only savepoints, and what an earlier driver has left behind, are still there."""
+    files = getattr(sim.storage, "fake_files", None)
+    if files is None:
+        return
+    wanted, allowed = _files_of(sim, sim.savepoints - sim.inherited), _files_of(sim, sim.inherited)
+    left = files.content.keys() - wanted - allowed
+    if sim.run_number:  # a worker of the killed driver may have written late, into the directory of a kept checkpoint
+        kept = tuple(f"{checkpoint_directory(CheckpointId(n))}/" for n in sim.savepoints | sim.inherited)
+        left = {path for path in left if not path.startswith(kept)}
+    check(not left, f"left behind in the storage: {sorted(left)}")
+    check(wanted <= files.content.keys(), f"files of savepoints are gone: {wanted - files.content.keys()}")
+
+
+def _files_of(sim: Simulation, checkpoints: set[Any]) -> set[str]:
+    found: set[str] = set()
+    for n in sorted(checkpoints & set(sim.storage.completed_checkpoints())):
+        found |= checkpoint_files(sim.storage.read_metadata(n)) | {metadata_file(n)}
+    return found

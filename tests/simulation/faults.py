@@ -1,0 +1,191 @@
+"""What goes wrong in a run, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import verify
+from tests.simulation.pools import Link
+from tests.simulation.sim_slot import LOST, Life, SimSlot
+from tidegate.common.ids import SlotIndex
+from tidegate.network.wire import Frame
+from tidegate.protocol.messages import DeclineCheckpoint
+from tidegate.storage.cleanup import checkpoint_files
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
+    from tests.simulation.simulation import Simulation
+
+_MAX_STALE = 10  # frames of an old attempt that turn up in a new one
+
+
+class FaultPlan:
+    """Drawn once; `strike` is called before every step. After `scenario.calm_after` steps nothing goes wrong."""
+
+    def __init__(self, sim: Simulation, scenario: Scenario) -> None:
+        self._sim = sim
+        self._rng = rng = scenario.rng
+        self._calm_after = scenario.calm_after
+        self.cancelled = False
+        self.corrupted = False
+        self.failed_writes = 0
+        self.stale_delivered = 0
+        self._savepoint_requests: set[int] = set()
+        self._planned: dict[int, list[Any]] = {}  # step -> what strikes
+        self._storage_faults_left = 0
+        self._storage_fault_rate = 0.0
+        self._stale: list[tuple[SlotIndex, Frame]] = []
+        self._armed: list[tuple[int, Any]] = []  # (completed checkpoints that are waited for, what strikes soon after)
+        if scenario.checkpoints is not None:
+            for i in range(rng.choice((0, 0, 1, 2))):
+                self._plan(lambda i=i: self._request(i), 600)
+        if scenario.faulty:
+            self._plan_faults(scenario)
+
+    def _plan(self, strike: Any, within: int) -> None:
+        """At a random step, or some time after a number of checkpoints are complete."""
+        if self._rng.random() < 0.5 and self._sim.scenario.checkpoints is not None:
+            self._armed.append((self._rng.randint(1, 3), strike))
+            return
+        self._planned.setdefault(self._rng.randint(1, within), []).append(strike)
+
+    def _plan_faults(self, scenario: Scenario) -> None:
+        rng, sim, world = self._rng, self._sim, self._sim.world
+        within = rng.choice((200, 500, 1000))
+        for _ in range(rng.choice((0, 1, 1, 2, 3))):
+            kind = rng.randrange(6)
+            if kind <= 1:
+                self._plan(self._crash, within)
+            elif kind == 2:
+                self._plan(self._break, within)
+            elif kind == 3:
+                self._plan(self._freeze, within)
+            elif kind == 4:
+                world.raise_at.add(rng.randint(1, 200))
+            else:
+                world.crash_at.add(rng.randint(1, 200))
+        if rng.random() < 0.3:
+            world.slow_rate = rng.choice((0.01, 0.1))
+        if rng.random() < 0.4:
+            world.commit_faults_left = rng.randint(1, 4)
+            world.commit_fault_rate, world.commit_crash_rate = rng.choice(((0.5, 0.0), (0.2, 0.2), (0.0, 0.3)))
+        if rng.random() < 0.04:
+            self._plan(self._cancel, within)
+        files = getattr(sim.storage, "fake_files", None)
+        if files is not None and rng.random() < 0.15:
+            claim = rng.random() < 0.5
+            self._plan(lambda: sim.crash_driver(claim), within)
+        elif files is not None and rng.random() < 0.05:
+            self._plan(self._corrupt, within)
+        if files is not None and rng.random() < 0.5:
+            self._storage_faults_left = rng.randint(1, 6)
+            self._storage_fault_rate = rng.choice((0.02, 0.05, 0.2))
+            files.fault = self._storage_fault
+
+    # ------------------------------------------------------------ strikes
+    def strike(self) -> None:
+        sim = self._sim
+        for strike in self._planned.pop(sim.steps, ()):
+            strike()
+        if self._armed and self._rng.random() < 0.02:
+            completed = len(sim.world.completed)
+            for wait in [a for a in self._armed if a[0] <= completed][:1]:
+                self._armed.remove(wait)
+                if sim.steps <= self._calm_after:
+                    wait[1]()
+        if self._stale and self._rng.random() < 0.05:
+            self._deliver_stale()
+
+    def _live(self) -> list[SimSlot]:
+        return [s for s in self._sim.processes.values() if s.life is Life.ALIVE and not s.frozen]
+
+    def _crash(self) -> None:
+        live = self._live()
+        if live:
+            self._sim.crash(self._rng.choice(live), "planned")
+
+    def _break(self) -> None:
+        links = [link for s in self._live() for link in s.data.values() if not link.dead and LOST not in link.queue]
+        if links:
+            link: Link = self._rng.choice(links)
+            self._sim.break_link(link)
+
+    def _freeze(self) -> None:
+        live = self._live()
+        if live:
+            self._sim.freeze(self._rng.choice(live), self._rng.choice((3.0, 50.0, 450.0, 600.0)))
+
+    def _corrupt(self) -> None:
+        """A file of the newest checkpoint is damaged, and the job has to recover from it."""
+        sim = self._sim
+        completed = sim.coordinator.store.checkpoints if sim.coordinator is not None else ()
+        files = sorted(checkpoint_files(completed[-1].metadata)) if completed else []
+        if files:
+            path = self._rng.choice(files)
+            self.corrupted = True
+            sim.trace(f"{path} is damaged")
+            sim.storage.fake_files.content[path] = sim.storage.fake_files.content[path][:-1]
+            self._crash()
+
+    def _cancel(self) -> None:
+        self.cancelled = True
+        self._sim.later("the user cancels", lambda: self._sim._master_event(self._sim.master.on_cancel))
+
+    def _request(self, number: int) -> None:
+        sim = self._sim
+        savepoint = self._rng.random() < 0.6
+        if savepoint:
+            self._savepoint_requests.add(number)
+        sim.requests[number] = 0
+        sim.trace(f"the user asks for a {'savepoint' if savepoint else 'checkpoint'}")
+        sim._master_event(lambda now: sim.master.on_checkpoint_request(number, savepoint, now))
+
+    def request_done(self, number: int, checkpoint_id: int) -> None:
+        if number in self._savepoint_requests:
+            self._sim.savepoints.add(checkpoint_id)
+
+    def _storage_fault(self, operation: str, path: str) -> bool:
+        if operation not in ("create", "write", "commit") or self._storage_faults_left <= 0:
+            return False
+        if self._sim.steps > self._calm_after or self._rng.random() >= self._storage_fault_rate:
+            return False
+        self._storage_faults_left -= 1
+        self.failed_writes += 1
+        self._sim.trace(f"the storage cannot {operation}")
+        return True
+
+    # ------------------------------------------------------------ frames of old attempts
+    def on_new_gang(self, gang: list[SimSlot]) -> None:
+        """Some of what is still under way in older attempts will reach the new one, as if an address was used again."""
+        for old in self._sim.processes.values():
+            if old.attempt == gang[0].attempt:
+                continue
+            for to, link in old.data.items():
+                self._stale += [(to, frame) for frame in link.queue if frame is not LOST][:3]
+        del self._stale[:-_MAX_STALE]
+
+    def on_new_driver(self) -> None:
+        """It has keys of its own: nothing of the old workers gets through."""
+        self._stale.clear()
+
+    def on_undeliverable(self, to: SlotIndex, frame: Frame) -> None:
+        if len(self._stale) < _MAX_STALE and self._sim.scenario.faulty:
+            self._stale.append((to, frame))
+
+    def _deliver_stale(self) -> None:
+        sim = self._sim
+        to, frame = self._stale[int(self._rng.random() * len(self._stale))]
+        current = sim.gangs.get(sim.master.attempt)
+        if current is None:
+            return
+        target = current[to]
+        if frame.attempt < target.attempt and target.working and not target.frozen:
+            self._stale.remove((to, frame))
+            self.stale_delivered += 1
+            sim.trace(f"a frame of attempt {frame.attempt} reaches {target}")
+            target.on_frame(frame)
+
+    # ------------------------------------------------------------ what may be declined
+    def check_decline(self, message: DeclineCheckpoint) -> None:
+        injected = "the test says so" in message.detail or "InjectedFault" in message.detail
+        verify.check(injected, f"a task declined a checkpoint by itself: {message.reason}: {message.detail}")

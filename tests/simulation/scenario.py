@@ -1,0 +1,147 @@
+"""Everything about a run that is drawn before it starts: the job, its settings, how the schedule leans, the faults."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.fake_storage import FakeStorage
+from tests.simulation.random_job import JobBuilder, RandomJob
+from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
+from tidegate.jobmanager.job_settings import JobSettings
+from tidegate.network.elements import Alignment
+from tidegate.storage.memory import JobManagerStorage
+from tidegate.taskmanager.deployment import RuntimeSettings
+
+
+class Mode(enum.Enum):
+    NONE = "none"  # without checkpoints
+    ALIGNED = "aligned"
+    CONCURRENT = "concurrent"  # aligned, several checkpoints at once
+    UNALIGNED = "unaligned"
+    TIMEOUT = "timeout"  # aligned, unaligned after a while
+    AT_LEAST_ONCE = "at-least-once"
+
+
+_ALIGNMENT = {
+    Mode.ALIGNED: Alignment.ALIGNED,
+    Mode.CONCURRENT: Alignment.ALIGNED,
+    Mode.UNALIGNED: Alignment.UNALIGNED,
+    Mode.TIMEOUT: Alignment.ALIGNED_WITH_TIMEOUT,
+    Mode.AT_LEAST_ONCE: Alignment.AT_LEAST_ONCE,
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How often each kind of thing happens, relative to the others that could."""
+
+    frames: float
+    control: float
+    steps: float
+    async_work: float
+    helper: float  # of the JobManager
+    events: float  # of Spark, of clients, lost connections
+    clock: float
+
+
+@dataclass
+class Scenario:
+    seed: int
+    mode: Mode
+    faulty: bool
+    rng: random.Random
+    job: RandomJob
+    runtime: RuntimeSettings
+    checkpoints: CheckpointSettings | None
+    job_settings: JobSettings
+    storage: Any  # FakeStorage, JobManagerStorage or None
+    weights: Weights
+    tick_ms: float
+    link_slowness: float
+    async_slowness: float
+    restart_delay_ms: float
+    calm_after: int  # steps after which there are no faults and no slowness: the job has to come to its end
+    check_every: int
+
+    @property
+    def command(self) -> str:
+        faults = "" if self.faulty else " --no-faults"
+        return f"python -m tests.simulation --seed {self.seed} --mode {self.mode.value}{faults} --trace"
+
+
+def draw_scenario(seed: int, mode: Mode, faulty: bool) -> Scenario:
+    rng = random.Random(f"{mode.value}/{faulty}/{seed}")
+    job = JobBuilder(rng, size=rng.choice((2, 3, 4))).build()
+    checkpoints = None if mode is Mode.NONE else _checkpoints(rng, mode, job.long)
+    runtime = RuntimeSettings(
+        batch_size=rng.randint(1, 2 if job.long else 5),
+        credits_per_channel=rng.randint(1, 3),
+        max_batch_bytes=rng.choice((60, 1 << 20)),
+        checkpointing=checkpoints is not None,
+        exactly_once=mode is not Mode.AT_LEAST_ONCE,
+        max_increments=10 if job.long else rng.choice((0, 1, 3, 10)),
+        commit_retries=rng.choice((0, 1, 3)),
+        commit_backoff_ms=0.0,
+    )
+    storage: Any = None
+    if checkpoints is not None:
+        if rng.random() < 0.15:
+            storage = JobManagerStorage()
+        else:
+            storage = FakeStorage(min_file_size=rng.choice((0, 0, 150)))
+    lean = (0.3, 1.0, 1.0, 3.0)
+    return Scenario(
+        seed=seed,
+        mode=mode,
+        faulty=faulty,
+        rng=rng,
+        job=job,
+        runtime=runtime,
+        checkpoints=checkpoints,
+        job_settings=JobSettings(
+            "simulated",
+            heartbeat_interval_ms=50.0,
+            heartbeat_timeout_ms=400.0,
+            leave_grace_ms=rng.choice((5.0, 500.0)),
+        ),
+        storage=storage,
+        weights=Weights(
+            frames=rng.choice(lean),
+            control=rng.choice(lean),
+            steps=rng.choice(lean),
+            async_work=rng.choice(lean),
+            helper=rng.choice(lean),
+            events=rng.choice((0.1, 0.5, 1.0)),
+            clock=rng.choice((0.05, 0.2, 0.5)),
+        ),
+        tick_ms=rng.choice((0.3, 1.0)),
+        link_slowness=rng.choice((0.0, 0.0, 0.7, 0.9)),
+        async_slowness=rng.choice((0.0, 0.0, 0.7, 0.95)),
+        restart_delay_ms=rng.choice((0.0, 0.0, 5.0)),
+        calm_after=rng.choice((1500, 3000)),
+        check_every=20,
+    )
+
+
+def _checkpoints(rng: random.Random, mode: Mode, long: bool) -> CheckpointSettings:
+    tolerant = rng.random() < 0.7
+    return CheckpointSettings(
+        interval_ms=0.5 if long else rng.choice((0.5, 2.0, 5.0)),
+        alignment=_ALIGNMENT[mode],
+        alignment_timeout_ms=rng.choice((1, 2, 5)) if mode is Mode.TIMEOUT else 0,
+        timeout_ms=rng.choice((6.0, 30.0, 600_000.0, 600_000.0, 600_000.0)) if tolerant else 600_000.0,
+        min_pause_ms=rng.choice((0.0, 0.0, 1.0)) if mode is not Mode.CONCURRENT else 0.0,
+        max_concurrent=_concurrent(rng, mode),
+        tolerable_failures=1_000_000 if tolerant else rng.choice((0, 1, 2)),
+        num_retained=rng.choice((1, 1, 2, 3)),
+        after_tasks_finish=rng.random() < 0.8,
+    )
+
+
+def _concurrent(rng: random.Random, mode: Mode) -> int:
+    if mode is Mode.CONCURRENT:
+        return rng.randint(2, 4)
+    return rng.randint(1, 3) if mode is Mode.AT_LEAST_ONCE else 1

@@ -1,0 +1,266 @@
+"""A worker process of the simulation: hosts the real `SlotRuntime`, as `tidegate.spark.worker` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import pickle
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.coroutines import run_to_end
+from tests.simulation.functions import KeyedStates
+from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
+from tests.simulation.pools import Link
+from tidegate.common.errors import SnapshotError
+from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.network.serialization import ROWS, ROWS_WITH_TIMESTAMPS
+from tidegate.network.transport import ConnectionLostError
+from tidegate.network.wire import CREDIT, Frame
+from tidegate.protocol.messages import (
+    Deploy,
+    Finish,
+    Leave,
+    MasterToSlot,
+    Message,
+    Register,
+    TaskFailed,
+    decode_from_master,
+    encode,
+)
+from tidegate.storage.handles import SlotRestore
+from tidegate.taskmanager.failure import OperatorFailure, describe
+from tidegate.taskmanager.operators.sink import CommitFailedError
+from tidegate.taskmanager.slot import SlotRuntime
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+Done = Callable[[Any, BaseException | None], None]
+LOST = object()
+"""In a data link: the connection broke here."""
+
+
+class Life(enum.Enum):
+    STARTING = "starting"  # Spark has not started it yet
+    ALIVE = "alive"
+    LEFT = "left"  # by itself, after Leave
+    DEAD = "dead"  # killed
+
+
+class AsyncWork:
+    """Work for a helper thread: run at one moment, reported to the slot at a later one."""
+
+    def __init__(
+        self, slot: SimSlot, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        self.slot = slot
+        self.work = work
+        self.done = done
+        self.outcome: tuple[Any, BaseException | None] | None = None  # set when it has been run
+        self.slowness = 0.0
+
+
+class SimTransport:
+    """Implements `network.transport.DataTransport`, as far as the runtime uses it."""
+
+    def __init__(self, slot: SimSlot) -> None:
+        self._slot = slot
+
+    def send(self, to: SlotIndex, frame: Frame) -> None:
+        self._slot.sim.network_send(self._slot, to, frame)
+
+    def receive(self) -> list[Frame]:
+        raise AssertionError("the simulator hands frames in")
+
+
+class SimSlot:
+    """Implements `taskmanager.slot.SlotHost`."""
+
+    def __init__(self, sim: Simulation, attempt: AttemptNumber, slot: SlotIndex, suffix: str = "") -> None:
+        self.sim = sim
+        self.attempt = attempt
+        self.slot = slot
+        run = f"r{sim.run_number}" if sim.run_number else ""
+        self.incarnation = f"{run}a{attempt}s{slot}{suffix}"
+        self.clock = sim.clock
+        self.storage: Any = None
+        self.transport = SimTransport(self)
+        self.life = Life.STARTING
+        self.failed = False
+        self.frozen = False
+        self.runtime: SlotRuntime | None = None
+        self.deadline: float | None = None  # of the runtime, when it had nothing to do
+        self.next_heartbeat = 0.0
+        self.up = Link(f"{self.incarnation}->JM", sim.control, sim.master_receive, sim.draw_slowness())
+        self.down = Link(f"JM->{self.incarnation}", sim.control, self._on_message, sim.draw_slowness())
+        self.data: dict[SlotIndex, Link] = {}  # outgoing
+        self.incoming: list[Link] = []  # data links that end here
+        self.slowness = sim.draw_slowness()
+
+    def __repr__(self) -> str:
+        return self.incarnation
+
+    # ------------------------------------------------------------ life
+    def start(self) -> None:
+        if self.life is not Life.STARTING:
+            return
+        self.life = Life.ALIVE
+        self.next_heartbeat = self.clock.now_ms() + self.sim.job_settings.heartbeat_interval_ms
+        self.send_to_master(
+            Register(
+                attempt=self.attempt,
+                slot=self.slot,
+                data_address=f"sim://{self.incarnation}",
+                host="simulated",
+                pid=int(self.slot),
+                incarnation=self.incarnation,
+            )
+        )
+
+    @property
+    def working(self) -> bool:
+        return self.life is Life.ALIVE and self.runtime is not None and not self.failed
+
+    def wake(self) -> None:
+        if self.working and not self.frozen:
+            self.sim.ready.add(self)
+
+    def receive_or_wait(self) -> None:
+        """Frames wait in the socket until the slot is deployed; a frozen process takes nothing at all."""
+        self.down.freeze(self.frozen)
+        for link in self.incoming:
+            link.freeze(self.frozen or self.runtime is None)
+
+    def step(self) -> None:
+        def step() -> None:
+            assert self.runtime is not None
+            if not self.runtime.step():
+                self.deadline = self.runtime.next_deadline()
+                if self.deadline is None or self.deadline > self.clock.now_ms():
+                    self.sim.ready.discard(self)
+
+        if self.working:
+            self.guard(step)
+
+    def guard(self, do: Callable[[], None]) -> None:
+        """Run something of the slot; what it raises ends the attempt here, as in the real host."""
+        try:
+            do()
+        except SimulatedCrash as crash:
+            self.sim.crash(self, str(crash))
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        cause = error.cause if isinstance(error, OperatorFailure) else error
+        corrupt = self.sim.faults.corrupted and isinstance(cause, SnapshotError)
+        if not corrupt and not isinstance(cause, (InjectedFault, CommitFailedError, ConnectionLostError)):
+            raise BrokenPromise(f"slot {self} failed by itself: {error!r}") from error
+        if self.failed:
+            return
+        self.failed = True
+        self.sim.ready.discard(self)
+        self.sim.trace(f"{self} fails: {error}")
+        failure = describe(error)
+        if isinstance(error, ConnectionLostError):
+            failure = msgspec.structs.replace(failure, consequence=True)
+        self.send_to_master(TaskFailed(attempt=self.attempt, slot=self.slot, failure=failure))
+
+    # ------------------------------------------------------------ messages
+    def _on_message(self, payload: bytes) -> None:
+        if self.life is not Life.ALIVE:
+            return
+        message: MasterToSlot = decode_from_master(payload)
+        self.sim.trace(f"{self} <- {_short(message)}")
+        if isinstance(message, Leave):
+            self.sim.leave(self)
+        elif not self.failed:
+            self.guard(lambda: self._handle(message))
+            self.wake()
+
+    def _handle(self, message: MasterToSlot) -> None:
+        if isinstance(message, Deploy):
+            plan = dataclasses.replace(pickle.loads(message.plan), storage=self.sim.worker_storage)
+            self.storage = plan.storage
+            restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
+            self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
+            self.receive_or_wait()
+            self.runtime.deploy(restore)
+        elif self.runtime is not None:
+            if isinstance(message, Finish):
+                self._dump_state(self.runtime)
+            self.runtime.on_message(message)
+
+    def _dump_state(self, runtime: SlotRuntime) -> None:
+        for task in runtime.tasks:
+            for operator in task.chain.operators:
+                function = getattr(operator, "function", None)
+                if isinstance(function, KeyedStates):
+                    state = function.dump(operator.context.keyed)
+                    self.sim.world.state[function.operator, task.subtask] = state
+
+    def on_frame(self, frame: Any) -> None:
+        if not self.working:
+            return
+        if frame is LOST:
+            self.guard(self._connection_lost)
+            return
+        runtime = self.runtime
+        assert runtime is not None
+        self.guard(lambda: runtime.on_frame(frame))
+        self.wake()
+
+    def connection_lost(self) -> None:
+        if self.working:
+            self.guard(self._connection_lost)
+
+    def _connection_lost(self) -> None:
+        raise ConnectionLostError(f"slot {self.slot}: a connection to a peer was lost")
+
+    # ------------------------------------------------------------ SlotHost
+    def send_to_master(self, message: Message) -> None:
+        self.up.push(encode(message))
+
+    def run_async(self, work: Callable[[], Any], done: Done) -> None:
+        self.sim.add_async(AsyncWork(self, work, done))
+
+    def run_coroutine(self, call: Callable[[], Awaitable[Any]], done: Done) -> Callable[[], None]:
+        """Finished at a moment that the scheduler picks, in any order."""
+        self.run_async(lambda: run_to_end(call), done)
+        return lambda: None
+
+    def trace(self, text: str) -> None:
+        self.sim.trace(f"{self} {text}")
+
+
+def check_credits(gang: list[SimSlot]) -> None:
+    """Between two slots: what the sender has, what is under way, what the receiver holds and owes add up, always."""
+    under_way: Counter[Any] = Counter()
+    for slot in gang:
+        for link in slot.data.values():
+            if link.dead:
+                return  # a broken connection has lost some
+            for frame in link.queue:
+                under_way[frame.address] += {ROWS: 1, ROWS_WITH_TIMESTAMPS: 1, CREDIT: frame.records}.get(frame.kind, 0)
+    for slot in gang:
+        assert slot.runtime is not None
+        for address, target in slot.runtime._remote.items():
+            receiver = gang[target].runtime
+            assert receiver is not None
+            into = receiver._inputs[address][1]
+            credit = slot.runtime._outputs[address].credits
+            total = credit + under_way[address] + into.held + into.owed
+            if total != into.capacity:
+                raise BrokenPromise(
+                    f"channel {address}: {credit} credits at the sender, {under_way[address]} under way, {into.held} "
+                    f"batches held and {into.owed} owed by the receiver, but the capacity is {into.capacity}"
+                )
+
+
+def _short(message: Any) -> str:
+    text = repr(message)
+    return f"{type(message).__name__}" if len(text) > 200 else text

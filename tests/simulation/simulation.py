@@ -1,0 +1,505 @@
+"""The simulation of one job: one seed, one thread, one schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.simulation import end_checks, outside_world, verify
+from tests.simulation.faults import FaultPlan
+from tests.simulation.outside_world import BrokenPromise, OutsideWorld, SimulatedCrash
+from tests.simulation.pools import Event, Link, Pool
+from tests.simulation.random_job import RandomJob
+from tests.simulation.scenario import Scenario
+from tests.simulation.sim_clock import SimClock
+from tests.simulation.sim_slot import LOST, AsyncWork, Life, SimSlot, check_credits
+from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
+from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+from tidegate.jobmanager.instructions import (
+    CancelGang,
+    CheckpointRequestDone,
+    DeleteOrphans,
+    DeleteState,
+    DeliverResults,
+    Instruction,
+    JobEnded,
+    Log,
+    Send,
+    StatusChanged,
+    SubmitGang,
+    WriteMetadata,
+)
+from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.recovery_points import RestorePoint
+from tidegate.jobmanager.restart_strategies import FixedDelay
+from tidegate.network.wire import Frame
+from tidegate.protocol.messages import (
+    DeclineCheckpoint,
+    Deploy,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    SlotHeartbeat,
+    decode_from_slot,
+    encode,
+)
+from tidegate.storage.cleanup import Deletion
+from tidegate.taskmanager.deployment import SlotPlan
+
+MAX_STEPS = 60_000
+"""A job that has not ended by then hangs."""
+MAX_SIMULATED_MS = 120_000.0
+"""Far more than all planned delays together, and less than a checkpoint's long timeout: later, something was stuck."""
+_RANDOM_NAME = re.compile(r"-[0-9a-f]{12}(?=\.state)")  # in the names of state files: differs from run to run
+
+
+class Simulation:
+    """`run` returns when the job has ended and everything was checked, or raises BrokenPromise (or InternalError)."""
+
+    def __init__(self, scenario: Scenario, trace: bool = False) -> None:
+        self.scenario = scenario
+        self.rng: random.Random = scenario.rng
+        self.clock = SimClock()
+        self.world = OutsideWorld(self.rng, self.clock)
+        self.world.checkpointing = scenario.checkpoints is not None
+        self.job: RandomJob = scenario.job
+        self.job_settings = scenario.job_settings
+        self.lines: list[str] | None = [] if trace else None
+        # Everything that may happen next, by kind.
+        self.frames, self.control, self.ready = Pool(), Pool(), Pool()
+        self.async_work, self.helper_pool, self.events = Pool(), Pool(), Pool()
+        self.helper = Link("JM helper", self.helper_pool, self._help, self.draw_slowness())
+        self._kinds: list[tuple[Pool, float, Callable[[Any], None]]] = [
+            (self.frames, scenario.weights.frames, self._pick_link),
+            (self.control, scenario.weights.control, self._pick_link),
+            (self.ready, scenario.weights.steps, self._pick_slot),
+            (self.async_work, scenario.weights.async_work, self._pick_async),
+            (self.helper_pool, scenario.weights.helper, self._pick_link),
+            (self.events, scenario.weights.events, self._pick_event),
+        ]
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.storage = scenario.storage
+        self.worker_storage = None if self.storage is None else self.storage.worker_storage()
+        self.gangs: dict[AttemptNumber, list[SimSlot]] = {}
+        self.processes: dict[str, SimSlot] = {}
+        self.ended: JobEnded | None = None
+        self.steps = 0
+        self.aborted: set[int] = set()
+        self.attempt_of: dict[int, tuple[int, int]] = {}  # checkpoint with metadata -> (run of the driver, attempt)
+        self.requests: dict[int, int] = {}  # request -> answers
+        self.savepoints: set[int] = set()
+        self.collected: dict[str, list[tuple[int, Any]]] = {}
+        self.restored: set[AttemptNumber] = set()  # attempts that started from a checkpoint
+        self.with_channel_state = 0  # checkpoints whose metadata was written and holds in-flight records
+        self.doubled = 0
+        self._started_ms = self._seen_ms = self.clock.now_ms()
+        self.run_number = 0  # of the driver
+        self.inherited: set[CheckpointId] = set()  # completed checkpoints that an earlier driver left behind
+        self.coordinator: CheckpointCoordinator | None = None
+        self.master = self._new_master(None)
+        self.faults = FaultPlan(self, scenario)
+
+    def _new_master(self, initial: RestorePoint | None) -> JobMaster:
+        scenario, storage, graph = self.scenario, self.storage, self.job.graph
+        self.coordinator = None
+        if scenario.checkpoints is not None and storage is not None:
+            highest = storage.highest_checkpoint()
+            self.coordinator = CheckpointCoordinator(graph, scenario.checkpoints, storage.root, initial, highest)
+        runtime = dataclasses.replace(scenario.runtime, trace=self.lines is not None)
+        plan = pickle.dumps(SlotPlan(graph, runtime, None, "" if storage is None else storage.root))
+        restart = FixedDelay(1_000, scenario.restart_delay_ms)
+        return JobMaster(graph, self.job_settings, restart, self.coordinator, lambda attempt: plan, initial)
+
+    # ------------------------------------------------------------ running
+    def run(self) -> Simulation:
+        outside_world.enter(self.world)
+        try:
+            self._carry_out(self.master.start(self.clock.now_ms()))
+            while self.ended is None:
+                self.steps += 1
+                if self.steps > MAX_STEPS:
+                    raise BrokenPromise(f"the job hangs: {self.describe()}")
+                if self.clock.now_ms() - self._started_ms > MAX_SIMULATED_MS:
+                    raise BrokenPromise(f"something waits for a timeout: {self.describe()}")
+                self.faults.strike()
+                self._one_step()
+                if self.world.broken is not None:
+                    raise BrokenPromise(self.world.broken)
+                if self.scenario.check_every and self.steps % self.scenario.check_every == 0:
+                    self.check_invariants()
+            while self.helper.queue:
+                self.helper.pop_and_deliver()
+            self.doubled = end_checks.check_end(self)
+        finally:
+            outside_world.enter(None)
+        return self
+
+    def _one_step(self) -> None:
+        rng = self.rng
+        calm = self.world.calm = self.steps > self.scenario.calm_after
+        total = 0.0 if calm else self.scenario.weights.clock
+        before = total
+        for pool, weight, _ in self._kinds:
+            if pool.items:
+                total += weight
+        if total == before:
+            self._advance_to_deadline()
+            return
+        draw = rng.random() * total
+        for pool, weight, act in self._kinds:
+            if not pool.items:
+                continue
+            draw -= weight
+            if draw < 0:
+                item = pool.pick(rng)
+                if not calm and item.slowness and rng.random() < item.slowness:
+                    return
+                act(item)
+                break
+        else:
+            self.clock.advance(rng.expovariate(1.0) * self.scenario.tick_ms)
+        if self.clock.now_ms() != self._seen_ms:
+            self._time_passed()
+
+    def _pick_link(self, link: Link) -> None:
+        if self.lines is not None:
+            self.trace(f"deliver on {link.name}")
+        link.pop_and_deliver()
+
+    def _pick_slot(self, slot: SimSlot) -> None:
+        if self.lines is not None:
+            self.trace(f"step {slot}")
+        slot.step()
+
+    def _pick_event(self, event: Event) -> None:
+        self.events.discard(event)
+        self.trace(event.what)
+        event.happen()
+
+    def _pick_async(self, work: AsyncWork) -> None:
+        slot = work.slot
+        if work.outcome is None:
+            self.trace(f"helper of {slot} works")
+            try:
+                work.outcome = work.work(), None
+            except SimulatedCrash as crash:
+                self.async_work.discard(work)
+                if slot.life is Life.ALIVE:
+                    self.crash(slot, str(crash))
+                return
+            except BrokenPromise:
+                raise
+            except Exception as error:
+                work.outcome = None, error
+            if slot.life is not Life.ALIVE:
+                self.async_work.discard(work)
+            return
+        self.async_work.discard(work)
+        if slot.life is Life.ALIVE:
+            self.trace(f"helper of {slot} is done")
+            result, failure = work.outcome
+            slot.guard(lambda: work.done(result, failure))
+            slot.wake()
+
+    # ------------------------------------------------------------ time
+    def _advance_to_deadline(self) -> None:
+        due = [slot.deadline for slot in self._live() if slot.deadline is not None and slot.working and not slot.frozen]
+        due += [slot.next_heartbeat for slot in self._live() if not slot.frozen]
+        due += [time for time, _ in self.timers]
+        deadline = self.master.next_deadline()
+        if deadline is not None:
+            due.append(deadline)
+        if not due:
+            raise BrokenPromise(f"deadlock, nothing will ever happen: {self.describe()}")
+        self.clock.advance_to(min(due))
+        self._time_passed()
+
+    def _time_passed(self) -> None:
+        now = self._seen_ms = self.clock.now_ms()
+        for slot in self._live():
+            if slot.frozen:
+                continue
+            if slot.deadline is not None and slot.deadline <= now:
+                slot.wake()
+            if slot.life is Life.ALIVE and slot.next_heartbeat <= now:
+                slot.next_heartbeat = now + self.job_settings.heartbeat_interval_ms
+                slot.send_to_master(SlotHeartbeat(attempt=slot.attempt, slot=slot.slot))
+        if self.timers:
+            fired = [timer for timer in self.timers if timer[0] <= now]
+            self.timers = [timer for timer in self.timers if timer[0] > now]
+            for _, fire in fired:
+                fire()
+        self._tick_if_due()
+
+    def _tick_if_due(self) -> None:
+        while self.ended is None:
+            deadline = self.master.next_deadline()
+            if deadline is None or deadline > self.clock.now_ms():
+                return
+            self._carry_out(self.master.on_tick(self.clock.now_ms()))
+
+    def _live(self) -> list[SimSlot]:
+        return [s for s in self.processes.values() if s.life is Life.ALIVE]
+
+    # ------------------------------------------------------------ the JobManager's host
+    def master_receive(self, payload: bytes) -> None:
+        if self.ended is not None:
+            return
+        message = decode_from_slot(payload)
+        if self.lines is not None and not isinstance(message, SlotHeartbeat):
+            self.trace(f"JM <- {type(message).__name__} of attempt {message.attempt}")
+        if isinstance(message, DeclineCheckpoint):
+            self.faults.check_decline(message)
+        self._carry_out(self.master.on_message(message, self.clock.now_ms()))
+        self._tick_if_due()
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Send(_, message, incarnation):
+                    self._observe(message)
+                    process = self.processes.get(incarnation)
+                    if process is not None and process.life is Life.ALIVE:
+                        process.down.push(encode(message))
+                case SubmitGang(attempt, slots):
+                    self._submit(attempt, slots)
+                case CancelGang(attempt):
+                    self.later(f"Spark cancels attempt {attempt}", partial(self._kill, self.gangs[attempt]))
+                case WriteMetadata() | DeleteState() | DeleteOrphans():
+                    self.helper.push(instruction)
+                case CheckpointRequestDone(request_id, checkpoint_id, error):
+                    self.requests[request_id] += 1
+                    if error is None and checkpoint_id is not None:
+                        self.faults.request_done(request_id, checkpoint_id)
+                case DeliverResults():
+                    self._deliver_results(instruction)
+                case StatusChanged(status):
+                    self.trace(f"job is {status.name}")
+                case JobEnded():
+                    self.ended = instruction
+                case Log(_, text):
+                    self.trace(f"JM: {text}")
+
+    def _observe(self, message: Any) -> None:
+        if isinstance(message, NotifyCheckpointComplete):
+            n = message.checkpoint_id
+            verify.check(n not in self.aborted, f"checkpoint {n} is complete after it was aborted")
+            self.world.completed[n] = self.run_number, message.attempt
+        elif isinstance(message, NotifyCheckpointAborted):
+            n = message.checkpoint_id
+            verify.check(n not in self.world.completed, f"checkpoint {n} is aborted after it was complete")
+            self.aborted.add(n)
+        elif isinstance(message, Deploy) and message.restore:
+            self.restored.add(message.attempt)
+
+    def _help(self, instruction: Instruction) -> None:
+        """The JobManager's helper thread."""
+        assert self.storage is not None
+        if isinstance(instruction, WriteMetadata):
+            error: str | None = None
+            try:
+                self.storage.write_metadata(instruction.metadata)
+                self.attempt_of[instruction.metadata.checkpoint_id] = self.run_number, instruction.attempt
+                self.with_channel_state += bool(instruction.metadata.channels)
+            except Exception as failure:
+                error = f"{type(failure).__name__}: {failure}"
+            n, attempt = instruction.metadata.checkpoint_id, instruction.attempt
+            self.trace(f"metadata of checkpoint {n}: {error or 'written'}")
+            if self.ended is None:
+                answer = lambda: self._master_event(  # noqa: E731
+                    lambda now: self.master.on_metadata_written(attempt, n, error, now)
+                )
+                self.later(f"JM learns of the metadata of checkpoint {n}", answer)
+        elif isinstance(instruction, DeleteState):
+            self.storage.delete(Deletion(list(instruction.files), list(instruction.directories)))
+            end_checks.check_retained(self)
+        elif isinstance(instruction, DeleteOrphans):
+            self.storage.delete_orphans()
+            end_checks.check_retained(self)
+
+    def _master_event(self, event: Callable[[float], list[Instruction]]) -> None:
+        if self.ended is None:
+            self._carry_out(event(self.clock.now_ms()))
+            self._tick_if_due()
+
+    def _deliver_results(self, chunk: DeliverResults) -> None:
+        name = next(
+            node.name.removeprefix("Sink: ")
+            for vertex in self.job.graph.vertices
+            for node in vertex.operators
+            if node.operator_id == chunk.operator_id
+        )
+        rows = self.collected.setdefault(name, [])
+        rows.extend((chunk.subtask, row) for row in pickle.loads(chunk.payload))
+        taken = lambda now: self.master.on_results_taken(chunk.operator_id, chunk.subtask, chunk.seq, now)  # noqa: E731
+        self.later("the client takes results", lambda: self._master_event(taken))
+
+    # ------------------------------------------------------------ Spark
+    def _submit(self, attempt: AttemptNumber, slots: int) -> None:
+        gang = [SimSlot(self, attempt, SlotIndex(i)) for i in range(slots)]
+        self.gangs[attempt] = gang
+        for slot in gang:
+            self.processes[slot.incarnation] = slot
+            self.later(f"Spark starts {slot}", slot.start)
+        self.faults.on_new_gang(gang)
+
+    def crash(self, slot: SimSlot, why: str) -> None:
+        """The process is gone, with all that it has not handed to the network, and part of what it has."""
+        if slot.life in (Life.DEAD, Life.LEFT):
+            return
+        self.trace(f"{slot} is killed ({why})")
+        self._vanish(slot, Life.DEAD)
+        slot.up.cut(self.rng.randint(0, len(slot.up.queue)))
+        gang = self.gangs[slot.attempt]
+        self.later(f"Spark notices that {slot} is gone", lambda: self._kill(gang))
+        if self.rng.random() < 0.1:  # Spark runs a stage again when it has lost a task
+            rival = SimSlot(self, slot.attempt, slot.slot, "again")
+            self.processes[rival.incarnation] = rival
+            self.later(f"Spark starts {rival}", rival.start)
+        self._gang_may_be_over(slot.attempt)
+
+    def crash_driver(self, claim: bool) -> None:
+        """The JobManager is gone, and the workers with it. The user starts the job again from the latest checkpoint."""
+        assert self.storage is not None
+        self.trace("the driver is killed")
+        for slot in self.processes.values():
+            slot.life = Life.DEAD
+        for work in list(self.async_work):
+            if work.outcome is not None or self.rng.random() < 0.7:
+                self.async_work.discard(work)
+        for pool in (self.frames, self.control, self.ready, self.helper_pool, self.events):
+            pool.clear()
+        self.helper.queue.clear()
+        self.timers.clear()
+        self.processes, self.gangs = {}, {}
+        self.requests.clear()
+        self.inherited = set(self.storage.completed_checkpoints())
+        found = [self.storage.read_metadata(n) for n in sorted(self.inherited)]
+        usable = [m for m in found if not m.savepoint]
+        initial = RestorePoint(usable[-1], self.storage.root, owned=claim) if usable else None
+        latest = initial.checkpoint_id if initial is not None else 0
+        self.world.completed = {n: a for n, a in self.attempt_of.items() if n <= latest}
+        self.aborted.clear()
+        self.run_number = self.world.run_number = self.run_number + 1
+        self.faults.on_new_driver()
+        self.trace(f"the user starts the job again from checkpoint {latest}")
+        self.master = self._new_master(initial)
+        self._carry_out(self.master.start(self.clock.now_ms()))
+
+    def leave(self, slot: SimSlot) -> None:
+        if slot.life is Life.ALIVE:
+            if slot.runtime is not None:
+                slot.runtime.close()
+            self._vanish(slot, Life.LEFT)
+            self._gang_may_be_over(slot.attempt)
+
+    def _vanish(self, slot: SimSlot, life: Life) -> None:
+        rng = self.rng
+        slot.life = life
+        slot.frozen = False
+        self.ready.discard(slot)
+        slot.down.cut(0)
+        for link in slot.incoming:
+            link.cut(0)
+        for link in slot.data.values():
+            link.cut(rng.randint(0, len(link.queue)))
+        for work in [w for w in self.async_work if w.slot is slot]:
+            # A helper thread of a process that leaves by itself may come to its end; one of a killed process may not.
+            if work.outcome is not None or life is Life.DEAD or rng.random() < 0.5:
+                self.async_work.discard(work)
+        for peer in self.gangs[slot.attempt]:
+            if peer.life is Life.ALIVE and rng.random() < 0.7:
+                self.later(f"{peer} loses its connection to {slot}", peer.connection_lost)
+
+    def _kill(self, gang: list[SimSlot]) -> None:
+        for slot in gang:
+            self.crash(slot, "by Spark")
+
+    def _gang_may_be_over(self, attempt: AttemptNumber) -> None:
+        gang = self.gangs[attempt]
+        if all(slot.life in (Life.DEAD, Life.LEFT) for slot in gang):
+            error = "a worker was lost" if any(slot.life is Life.DEAD for slot in gang) else None
+            exit_ = lambda now: self.master.on_gang_exit(attempt, error, now)  # noqa: E731
+            self.later(f"Spark reports the end of attempt {attempt}: {error}", lambda: self._master_event(exit_))
+
+    # ------------------------------------------------------------ network and helpers
+    def network_send(self, sender: SimSlot, to: SlotIndex, frame: Frame) -> None:
+        link = sender.data.get(to)
+        if link is None:
+            target = self.gangs[sender.attempt][to]
+            link = Link(f"{sender}->{target}", self.frames, target.on_frame, self.draw_slowness())
+            sender.data[to] = link
+            target.incoming.append(link)
+            if target.life in (Life.DEAD, Life.LEFT):
+                link.dead = True
+            target.receive_or_wait()
+        if link.dead:
+            self.faults.on_undeliverable(to, frame)
+        link.push(frame)
+
+    def break_link(self, link: Link) -> None:
+        self.trace(f"the connection {link.name} breaks")
+        link.queue.clear()
+        link.push(LOST)
+        link.dead = True
+
+    def add_async(self, work: AsyncWork) -> None:
+        work.slowness = self.scenario.async_slowness if self.rng.random() < 0.5 else 0.0
+        self.async_work.add(work)
+
+    def later(self, what: str, happen: Callable[[], None]) -> None:
+        self.events.add(Event(what, happen))
+
+    def freeze(self, slot: SimSlot, for_ms: float) -> None:
+        """The process stops (as under SIGSTOP) and goes on later, unless it was killed meanwhile."""
+        self.trace(f"{slot} freezes")
+        slot.frozen = True
+        self.ready.discard(slot)
+        held = [w for w in self.async_work if w.slot is slot]
+        for work in held:
+            self.async_work.discard(work)
+        slot.receive_or_wait()
+
+        def thaw() -> None:
+            if slot.frozen:
+                self.trace(f"{slot} goes on")
+                slot.frozen = False
+                slot.receive_or_wait()
+                for work in held:
+                    self.async_work.add(work)
+                slot.wake()
+
+        self.timers.append((self.clock.now_ms() + for_ms, thaw))
+
+    def draw_slowness(self) -> float:
+        return self.scenario.link_slowness if self.rng.random() < 0.3 else 0.0
+
+    def trace(self, text: str) -> None:
+        if self.lines is not None:
+            text = _RANDOM_NAME.sub("", text)
+            self.lines.append(f"{self.steps:>5} {self.clock.now_ms() - self._started_ms:9.2f} ms  {text}")
+
+    # ------------------------------------------------------------ checks
+    def check_invariants(self) -> None:
+        self.master.check_invariants()
+        for slot in self._live():
+            if slot.runtime is not None and not slot.failed:
+                slot.runtime.check_invariants()
+        for gang in self.gangs.values():
+            if all(slot.working for slot in gang):
+                check_credits(gang)
+
+    def describe(self) -> str:
+        slots = [f"{s}: {s.life.value}{' failed' if s.failed else ''}" for s in self.processes.values()][-6:]
+        pending = self.coordinator.in_progress if self.coordinator is not None else ()
+        tasks = [
+            f"{s} {t.name} {t.state.value} {[(len(c.queue), c.blocked) for c in t.inputs]}"
+            for s in self._live()
+            if s.runtime is not None
+            for t in s.runtime.tasks
+        ]
+        return f"{self.master.status.name}, attempt {self.master.attempt}, {slots}, checkpoints {pending}, {tasks}"

@@ -1,0 +1,48 @@
+"""Runs schedules without end and prints the command that repeats any failure: `python -m tests.simulation.soak`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import time
+
+from tests.simulation.runner import SimulationFailed, run_seed
+from tests.simulation.scenario import Mode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="stop after so long (default: never)")
+    parser.add_argument("--first-seed", type=int, help="default: a random one")
+    parser.add_argument("--mode", choices=[m.value for m in Mode], help="default: all in turn")
+    arguments = parser.parse_args()
+    modes = [Mode(arguments.mode)] if arguments.mode else list(Mode)
+    first = arguments.first_seed if arguments.first_seed is not None else random.SystemRandom().randrange(10**9)
+    started = reported = time.monotonic()
+    failures = 0
+    print(f"seeds from {first} on, modes: {', '.join(m.value for m in modes)}", flush=True)
+    try:
+        for done in itertools.count():
+            mode = modes[done % len(modes)]
+            try:
+                run_seed(first + done // len(modes), mode, faulty=mode is not Mode.NONE)
+            except SimulationFailed as failure:
+                failures += 1
+                print(f"FAILED: {failure}", flush=True)
+            now = time.monotonic()
+            if now - reported > 10:
+                reported = now
+                rate = (done + 1) / (now - started)
+                print(f"{done + 1:,} schedules, {failures} failures, {rate:.0f} per second", flush=True)
+            if arguments.minutes is not None and now - started > arguments.minutes * 60:
+                print(f"{done + 1:,} schedules, {failures} failures", flush=True)
+                break
+    except KeyboardInterrupt:
+        print(f"stopped; {failures} failures", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Random jobs on random schedules with failures.
+
+Crashed, frozen and raising workers, a killed driver, broken connections, failing storage and commits, aborted and
+concurrent checkpoints, frames of old attempts (`faults.py`). Exactly-once: nothing lost, nothing doubled, nothing out
+of order, the state as without failures. At-least-once: nothing lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.runner import run_seed
+from tests.simulation.scenario import Mode
+from tests.simulation.simulation import Simulation
+
+CHUNK = 30
+SCHEDULES = {
+    Mode.ALIGNED: 420,
+    Mode.CONCURRENT: 420,
+    Mode.UNALIGNED: 480,
+    Mode.TIMEOUT: 420,
+    Mode.AT_LEAST_ONCE: 300,
+}
+CASES = [(mode, first) for mode, schedules in SCHEDULES.items() for first in range(0, schedules, CHUNK)]
+
+
+@pytest.mark.parametrize(("mode", "first"), CASES, ids=[f"{mode.value}-{first}" for mode, first in CASES])
+def test_failures_do_not_show_in_output_and_state(mode: Mode, first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        run_seed(seed, mode)
+
+
+def test_there_are_enough_schedules() -> None:
+    assert sum(SCHEDULES.values()) >= 2_000
+
+
+def seen_in(simulation: Simulation) -> Counter[str]:
+    """What a run has been through."""
+    world = simulation.world
+    return Counter(
+        {
+            "restarts": int(simulation.master.attempt),
+            "restored": len(simulation.restored),
+            "restarts of the driver": simulation.run_number,
+            "completed": len(world.completed),
+            "aborted": len(simulation.aborted),
+            "savepoints": len(simulation.savepoints),
+            "with in-flight records": simulation.with_channel_state,
+            "failed commits": world.failed_commits,
+            "failed writes": simulation.faults.failed_writes,
+            "fenced frames": simulation.faults.stale_delivered,
+            "doubled": simulation.doubled,
+        }
+    )
+
+
+@pytest.mark.parametrize("mode", SCHEDULES, ids=lambda m: m.value)
+def test_the_schedules_are_as_hard_as_they_claim(mode: Mode) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        seen += seen_in(run_seed(seed, mode))
+    wanted = {"restarts", "restored", "restarts of the driver", "completed", "aborted"}
+    wanted |= {"failed commits", "failed writes", "fenced frames"}
+    if mode in (Mode.UNALIGNED, Mode.TIMEOUT):
+        wanted.add("with in-flight records")
+    assert wanted <= seen.keys(), seen
+
+
+def test_at_least_once_is_weaker_than_exactly_once() -> None:
+    """Its tracker does not block channels, so records are replayed into a state that holds them already."""
+    assert sum(run_seed(seed, Mode.AT_LEAST_ONCE).doubled for seed in range(60)) > 0

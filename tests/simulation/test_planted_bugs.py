@@ -1,0 +1,180 @@
+"""The simulator is only as good as the bugs it finds: each of these is planted, and has to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.runner import SimulationFailed, run_seed
+from tests.simulation.scenario import Mode
+from tidegate.network.channels import InputChannel, OutputChannel
+from tidegate.state.increments import IncrementLedger
+from tidegate.storage.writers import FileTaskStateWriter
+from tidegate.taskmanager import barriers
+from tidegate.taskmanager.operators.sink import SinkOperator
+from tidegate.taskmanager.operators.source import SourceOperator
+from tidegate.taskmanager.slot import SlotRuntime
+from tidegate.taskmanager.subtask_checkpoint import SubtaskCheckpoint
+from tidegate.taskmanager.task import Task
+
+MAX_SEEDS = 300
+Patch = pytest.MonkeyPatch
+
+
+def no_alignment(patch: Patch) -> None:
+    """A channel whose barrier has come is read on."""
+    reached = barriers.Aligning.reached
+
+    def ignoring_blocks(self: Any, *arguments: Any) -> list[Any]:
+        return [a for a in reached(self, *arguments) if not isinstance(a, barriers.Block)]
+
+    patch.setattr(barriers.Aligning, "reached", ignoring_blocks)
+
+
+def acknowledge_before_the_write(patch: Patch) -> None:
+    """Files become durable some time after the acknowledgement."""
+    written = Task._written
+    unwritten: list[FileTaskStateWriter] = []
+
+    def acknowledge_first(self: Task, n: Any, snapshot: Any, error: BaseException | None) -> None:
+        written(self, n, snapshot, error)
+        sinks = [sink for writer in unwritten for sink in (writer._exclusive, writer._shared)]
+        unwritten.clear()
+
+        def commit() -> None:
+            for sink in sinks:
+                sink.commit()
+
+        self._run_async(commit, lambda result, failed: None)
+
+    patch.setattr(FileTaskStateWriter, "close", lambda self: unwritten.append(self))
+    patch.setattr(Task, "_written", acknowledge_first)
+
+
+def commit_before_complete(patch: Patch) -> None:
+    update_state = SinkOperator.update_state
+
+    def and_commit(self: SinkOperator, checkpoint_id: Any, timestamp: int) -> None:
+        update_state(self, checkpoint_id, timestamp)
+        self.notify_complete(checkpoint_id)
+
+    patch.setattr(SinkOperator, "update_state", and_commit)
+
+
+def no_fencing(patch: Patch) -> None:
+    """A slot takes frames of any attempt."""
+    on_frame = SlotRuntime.on_frame
+    patch.setattr(SlotRuntime, "on_frame", lambda self, frame: on_frame(self, frame._replace(attempt=self._attempt)))
+
+
+def in_flight_inputs_not_restored(patch: Patch) -> None:
+    patch.setattr(InputChannel, "restore", lambda self, elements: None)
+
+
+def in_flight_outputs_not_restored(patch: Patch) -> None:
+    patch.setattr(OutputChannel, "restore", lambda self, elements: None)
+
+
+def overtaken_outputs_not_recorded(patch: Patch) -> None:
+    patch.setattr(SubtaskCheckpoint, "record_outputs", lambda self, address, overtaken: None)
+
+
+def recording_goes_on_after_the_barrier(patch: Patch) -> None:
+    arrived = barriers.Recording.arrived
+
+    def never_stop(self: Any, *arguments: Any) -> list[Any]:
+        return [a for a in arrived(self, *arguments) if not isinstance(a, barriers.StopRecording)]
+
+    patch.setattr(barriers.Recording, "arrived", never_stop)
+
+
+def offset_of_the_batch_before(patch: Patch) -> None:
+    poll, update_state = SourceOperator.poll, SourceOperator.update_state
+
+    def remember(self: Any, max_records: int, now_ms: float) -> int:
+        self.planted = {s.split.split_id: s.reader.offset() for s in self._splits if s.reader is not None}
+        return poll(self, max_records, now_ms)
+
+    def stale(self: Any, checkpoint_id: Any, timestamp: int) -> None:
+        update_state(self, checkpoint_id, timestamp)
+        known = getattr(self, "planted", {})
+        self._state.update([(e[0], known.get(e[0].split_id, e[1]), *e[2:]) for e in self._state.get()])
+
+    patch.setattr(SourceOperator, "poll", remember)
+    patch.setattr(SourceOperator, "update_state", stale)
+
+
+def offset_of_the_batch_after(patch: Patch) -> None:
+    """A record that was not emitted yet lies before the offset."""
+    update_state = SourceOperator.update_state
+
+    def one_batch_on(self: Any, checkpoint_id: Any, timestamp: int) -> None:
+        update_state(self, checkpoint_id, timestamp)
+        self._state.update([e if e[2] else (e[0], e[1] + 1, *e[2:]) for e in self._state.get()])
+
+    patch.setattr(SourceOperator, "update_state", one_batch_on)
+
+
+def committables_of_aborted_checkpoints_dropped(patch: Patch) -> None:
+    def forget(self: Any, checkpoint_id: Any) -> None:
+        self._waiting = [(n, c) for n, c in self._waiting if n != checkpoint_id]
+
+    patch.setattr(SinkOperator, "notify_aborted", forget)
+
+
+def changes_of_aborted_checkpoints_forgotten(patch: Patch) -> None:
+    patch.setattr(IncrementLedger, "abort", lambda self, checkpoint_id: self._unconfirmed.pop(checkpoint_id, None))
+
+
+def credits_leak(patch: Patch) -> None:
+    """One credit in four is never given back."""
+    take_owed, calls = InputChannel.take_owed, [0]
+
+    def keep_some(self: InputChannel) -> int:
+        calls[0] += 1
+        owed = take_owed(self)
+        return owed if calls[0] % 4 else max(owed - 1, 1)
+
+    patch.setattr(InputChannel, "take_owed", keep_some)
+
+
+def barriers_overtake_in_aligned_mode(patch: Patch) -> None:
+    patch.setattr(OutputChannel, "add_control", lambda self, element: (self.flush(), self.queue.appendleft(element)))
+
+
+BUGS: list[tuple[Callable[[Patch], None], Mode]] = [
+    (no_alignment, Mode.ALIGNED),
+    (no_alignment, Mode.CONCURRENT),
+    (acknowledge_before_the_write, Mode.ALIGNED),
+    (commit_before_complete, Mode.ALIGNED),
+    (no_fencing, Mode.ALIGNED),
+    (no_fencing, Mode.UNALIGNED),
+    (in_flight_inputs_not_restored, Mode.UNALIGNED),
+    (in_flight_outputs_not_restored, Mode.UNALIGNED),
+    (in_flight_outputs_not_restored, Mode.TIMEOUT),
+    (overtaken_outputs_not_recorded, Mode.UNALIGNED),
+    (recording_goes_on_after_the_barrier, Mode.UNALIGNED),
+    (offset_of_the_batch_before, Mode.ALIGNED),
+    (offset_of_the_batch_after, Mode.AT_LEAST_ONCE),
+    (committables_of_aborted_checkpoints_dropped, Mode.ALIGNED),
+    (changes_of_aborted_checkpoints_forgotten, Mode.ALIGNED),
+    (credits_leak, Mode.NONE),
+    (barriers_overtake_in_aligned_mode, Mode.ALIGNED),
+]
+
+
+def seeds_until_found(mode: Mode) -> int | None:
+    for seed in range(MAX_SEEDS):
+        try:
+            run_seed(seed, mode, faulty=mode is not Mode.NONE)
+        except SimulationFailed:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize(("plant", "mode"), BUGS, ids=[f"{plant.__name__}-{mode.value}" for plant, mode in BUGS])
+def test_a_planted_bug_is_found(plant: Callable[[Patch], None], mode: Mode, monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    assert seeds_until_found(mode) is not None, f"{plant.__name__} went unnoticed in {MAX_SEEDS} schedules"
