@@ -3,18 +3,23 @@
 The names to compare with are in `pyflink_names.txt` beside this file: per module the classes, per class the methods. A
 name counts as there when `tidegate.<module>` has it; what it does is another question, which
 `docs/pyflink-differences.md` answers. `--update PAGE` rewrites the generated part of that page.
+
+The coverage never falls: `api_floor.json` beside this file holds how many classes and methods there were, the report
+ends with an error when there are fewer now, and `--raise-floor` writes the present numbers (never lower ones).
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 NAMES = Path(__file__).with_name("pyflink_names.txt")
+FLOOR = Path(__file__).with_name("api_floor.json")
 BEGIN, END = "<!-- api-report: begin -->", "<!-- api-report: end -->"
 
 
@@ -107,15 +112,37 @@ def update_page(page: Path, text: str) -> None:
     page.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
 
 
+def coverage(found: list[ModuleReport]) -> dict[str, int]:
+    return {"classes": sum(r.classes_there for r in found), "methods": sum(r.methods_there for r in found)}
+
+
+def below_floor(now: dict[str, int], floor: Path = FLOOR) -> list[str]:
+    """What there is less of than there was."""
+    before: dict[str, int] = json.loads(floor.read_text(encoding="utf-8"))
+    return [f"{kind}: {now[kind]}, there were {n}" for kind, n in before.items() if now[kind] < n]
+
+
+def raise_floor(now: dict[str, int], floor: Path = FLOOR) -> None:
+    before: dict[str, int] = json.loads(floor.read_text(encoding="utf-8")) if floor.exists() else {}
+    higher = {kind: max(n, before.get(kind, 0)) for kind, n in now.items()}
+    floor.write_text(json.dumps(higher) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="How much of PyFlink's DataStream API is there.")
     parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into this page")
+    parser.add_argument("--raise-floor", action="store_true", help="from now on there are at least as many names")
     arguments = parser.parse_args()
-    text = markdown(reports())
-    if arguments.update is None:
+    found = reports()
+    text = markdown(found)
+    if arguments.raise_floor:
+        raise_floor(coverage(found))
+    elif arguments.update is None:
         sys.stdout.write(text)
     else:
         update_page(arguments.update, text)
+    if missing := below_floor(coverage(found)):
+        raise SystemExit(f"names of PyFlink's API have gone: {'; '.join(missing)}. See scripts/api_floor.json")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import sys
 import traceback
 
-from tests.simulation.scenario import Mode, draw_scenario
+from tests.simulation.scenario import Mode, Variation, draw_scenario
 from tests.simulation.simulation import Simulation
 
 
@@ -14,10 +14,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--mode", choices=[m.value for m in Mode], default=Mode.ALIGNED.value)
+    parser.add_argument("--variation", choices=[v.value for v in Variation], default=Variation.PLAIN.value)
     parser.add_argument("--no-faults", action="store_true", help="the schedule without failures")
     parser.add_argument("--trace", action="store_true", help="print every step")
     arguments = parser.parse_args()
-    scenario = draw_scenario(arguments.seed, Mode(arguments.mode), not arguments.no_faults)
+    scenario = draw_scenario(
+        arguments.seed, Mode(arguments.mode), not arguments.no_faults, Variation(arguments.variation)
+    )
     simulation = Simulation(scenario, trace=arguments.trace)
     failure: Exception | None = None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.scenario import Mode, draw_scenario
+from tests.simulation.scenario import Mode, Variation, draw_scenario
 from tests.simulation.simulation import Simulation
 
 
@@ -10,8 +10,8 @@ class SimulationFailed(AssertionError):
     """Says how to see it again."""
 
 
-def run_seed(seed: int, mode: Mode, faulty: bool = True) -> Simulation:
-    scenario = draw_scenario(seed, mode, faulty)
+def run_seed(seed: int, mode: Mode, faulty: bool = True, variation: Variation = Variation.PLAIN) -> Simulation:
+    scenario = draw_scenario(seed, mode, faulty, variation)
     try:
         return Simulation(scenario).run()
     except Exception as error:

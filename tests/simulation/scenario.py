@@ -12,6 +12,7 @@ from tests.simulation.random_job import JobBuilder, RandomJob
 from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.network.elements import Alignment
+from tidegate.state.factory import HASHMAP, ROCKSDB
 from tidegate.storage.memory import JobManagerStorage
 from tidegate.taskmanager.deployment import RuntimeSettings
 
@@ -23,6 +24,11 @@ class Mode(enum.Enum):
     UNALIGNED = "unaligned"
     TIMEOUT = "timeout"  # aligned, unaligned after a while
     AT_LEAST_ONCE = "at-least-once"
+
+
+class Variation(enum.Enum):
+    PLAIN = "plain"
+    ROCKSDB = "rocksdb"  # keyed state in real databases, below a temporary folder
 
 
 _ALIGNMENT = {
@@ -65,15 +71,18 @@ class Scenario:
     restart_delay_ms: float
     calm_after: int  # steps after which there are no faults and no slowness: the job has to come to its end
     check_every: int
+    variation: Variation
 
     @property
     def command(self) -> str:
         faults = "" if self.faulty else " --no-faults"
-        return f"python -m tests.simulation --seed {self.seed} --mode {self.mode.value}{faults} --trace"
+        variation = "" if self.variation is Variation.PLAIN else f" --variation {self.variation.value}"
+        return f"python -m tests.simulation --seed {self.seed} --mode {self.mode.value}{variation}{faults} --trace"
 
 
-def draw_scenario(seed: int, mode: Mode, faulty: bool) -> Scenario:
-    rng = random.Random(f"{mode.value}/{faulty}/{seed}")
+def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Variation.PLAIN) -> Scenario:
+    prefix = "" if variation is Variation.PLAIN else f"{variation.value}/"
+    rng = random.Random(f"{prefix}{mode.value}/{faulty}/{seed}")
     job = JobBuilder(rng, size=rng.choice((2, 3, 4))).build()
     checkpoints = None if mode is Mode.NONE else _checkpoints(rng, mode, job.long)
     runtime = RuntimeSettings(
@@ -85,6 +94,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool) -> Scenario:
         max_increments=10 if job.long else rng.choice((0, 1, 3, 10)),
         commit_retries=rng.choice((0, 1, 3)),
         commit_backoff_ms=0.0,
+        state_backend=ROCKSDB if variation is Variation.ROCKSDB else HASHMAP,
     )
     storage: Any = None
     if checkpoints is not None:
@@ -123,6 +133,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool) -> Scenario:
         restart_delay_ms=rng.choice((0.0, 0.0, 5.0)),
         calm_after=rng.choice((1500, 3000)),
         check_every=20,
+        variation=variation,
     )
 
 

@@ -188,6 +188,8 @@ class SimSlot:
             self.storage = plan.storage
             restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
             self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
+            if self.sim.databases is not None:
+                self.sim.databases.add(self.runtime)
             self.receive_or_wait()
             self.runtime.deploy(restore)
         elif self.runtime is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulation import end_checks, outside_world, verify
 from tests.simulation.faults import FaultPlan
+from tests.simulation.local_databases import LocalDatabases
 from tests.simulation.outside_world import BrokenPromise, OutsideWorld, SimulatedCrash
 from tests.simulation.pools import Event, Link, Pool
 from tests.simulation.random_job import RandomJob
@@ -47,6 +48,7 @@ from tidegate.protocol.messages import (
     decode_from_slot,
     encode,
 )
+from tidegate.state.factory import ROCKSDB
 from tidegate.storage.cleanup import Deletion
 from tidegate.taskmanager.deployment import SlotPlan
 
@@ -84,6 +86,9 @@ class Simulation:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.storage = scenario.storage
         self.worker_storage = None if self.storage is None else self.storage.worker_storage()
+        self.databases: LocalDatabases | None = None
+        if scenario.runtime.state_backend == ROCKSDB:
+            self.databases = LocalDatabases()
         self.gangs: dict[AttemptNumber, list[SimSlot]] = {}
         self.processes: dict[str, SimSlot] = {}
         self.ended: JobEnded | None = None
@@ -110,6 +115,8 @@ class Simulation:
             highest = storage.highest_checkpoint()
             self.coordinator = CheckpointCoordinator(graph, scenario.checkpoints, storage.root, initial, highest)
         runtime = dataclasses.replace(scenario.runtime, trace=self.lines is not None)
+        if self.databases is not None:
+            runtime = dataclasses.replace(runtime, rocksdb=self.databases.settings)
         plan = pickle.dumps(SlotPlan(graph, runtime, None, "" if storage is None else storage.root))
         restart = FixedDelay(1_000, scenario.restart_delay_ms)
         return JobMaster(graph, self.job_settings, restart, self.coordinator, lambda attempt: plan, initial)
@@ -136,6 +143,8 @@ class Simulation:
             self.doubled = end_checks.check_end(self)
         finally:
             outside_world.enter(None)
+            if self.databases is not None:
+                self.databases.remove()
         return self
 
     def _one_step(self) -> None:

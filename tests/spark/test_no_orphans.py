@@ -106,12 +106,13 @@ def workers_of_the_running_job() -> list[psutil.Process]:
 
 
 def quiet(process: psutil.Process) -> bool:
-    """Gone, or back to what an idle worker of Spark is: one thread, no port, only the connection to its executor."""
+    """Gone, or back to what an idle worker of Spark is: no thread of ZeroMQ's, no port, only the connection to its
+    executor. (Libraries that an earlier job loaded, such as pyarrow, may keep threads of their own.)"""
     try:
-        return (
-            process.num_threads() == 1 and not listening_ports([process]) and len(process.net_connections("tcp")) <= 1
-        )
-    except psutil.NoSuchProcess:
+        threads = [Path(f"/proc/{process.pid}/task/{t.id}/comm").read_text() for t in process.threads()]
+        ours = any(name.startswith("ZMQbg") for name in threads)
+        return not ours and not listening_ports([process]) and len(process.net_connections("tcp")) <= 1
+    except (psutil.NoSuchProcess, FileNotFoundError):
         return True
 
 

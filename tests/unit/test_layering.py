@@ -33,6 +33,7 @@ VOCABULARY = frozenset(
 # What each part of the package may import besides itself. A name allows the module and everything below it.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "common": (),
+    "metrics": ("common",),
     "storage": ("common",),
     "network": ("common",),
     "protocol": ("common", "network.elements", "storage.handles"),
@@ -42,7 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "taskmanager": ("common", "graph", "state", "storage", "network", "protocol", "<vocabulary>"),
     # The coordinator makes the barriers that the sources inject, so it knows that one class of the network layer.
     "jobmanager": ("common", "graph", "storage", "protocol", "network.elements"),
-    "cli": ("common", "jobmanager", "storage"),
+    "cli": ("common", "jobmanager", "storage", "state", "web"),
     "web": ("common", "jobmanager", "storage"),
     "spark": ("",),
 }

@@ -27,6 +27,10 @@ class SnapshotError(TidegateError):
     """A checkpoint or savepoint is missing, incomplete, corrupt or does not fit the job."""
 
 
+class StateBackendError(TidegateError):
+    """Working state cannot be read or written (disk full, folder gone); the message names the folder."""
+
+
 class JobExecutionError(TidegateError):
     """The job ended in FAILED. The message holds the operator, subtask, record and the user's own traceback."""
 

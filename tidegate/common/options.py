@@ -34,6 +34,13 @@ MAX_PARALLELISM = ConfigOption(
     maximum=32768,
 )
 PIPELINE_NAME = ConfigOption("pipeline.name", _STRING, None, "Name of the job, as the page and the logs show it.")
+JOB_ID = ConfigOption(
+    "pipeline.job-id",
+    _STRING,
+    None,
+    "Fixed id of the job, 32 hex digits: its checkpoints then lie in the same folder at every submission, and only one "
+    "job with this id can run there at a time. Unset: a new random one per submission.",
+)
 OPERATOR_CHAINING = ConfigOption(
     "pipeline.operator-chaining.enabled",
     _BOOLEAN,
@@ -42,13 +49,17 @@ OPERATOR_CHAINING = ConfigOption(
     ("pipeline.operator-chaining",),
 )
 AUTO_WATERMARK_INTERVAL = ConfigOption(
-    "pipeline.auto-watermark-interval", _DURATION, 200, "How often watermarks are made. 0: never.", minimum=0
+    "pipeline.auto-watermark-interval",
+    _DURATION,
+    200,
+    "How often watermarks are made. 0: never. Accepted without effect: this version makes no watermarks yet.",
+    minimum=0,
 )
 OBJECT_REUSE = ConfigOption(
     "pipeline.object-reuse",
     _BOOLEAN,
     False,
-    "Accepted for compatibility: a chain always hands the same objects on, so functions must not change their inputs.",
+    "Accepted without effect: a chain always hands the same objects on, so functions must not change their inputs.",
 )
 AUTO_GENERATE_UIDS = ConfigOption(
     "pipeline.auto-generate-uids",
@@ -59,22 +70,24 @@ AUTO_GENERATE_UIDS = ConfigOption(
 GLOBAL_JOB_PARAMETERS = ConfigOption(
     "pipeline.global-job-parameters", _MAP, {}, "Pairs that functions can read through their runtime context."
 )
-PIPELINE_JARS = ConfigOption("pipeline.jars", _LIST, [], "Accepted and ignored: connectors here are Python.")
+PIPELINE_JARS = ConfigOption("pipeline.jars", _LIST, [], "Accepted without effect: connectors here are Python.")
 PIPELINE_CLASSPATHS = ConfigOption(
-    "pipeline.classpaths", _LIST, [], "Accepted and ignored: connectors here are Python."
+    "pipeline.classpaths", _LIST, [], "Accepted without effect: connectors here are Python."
 )
 RUNTIME_MODE = ConfigOption(
     "execution.runtime-mode",
     _ENUM,
     "STREAMING",
-    "Who drives the operators: STREAMING is the gang of long-running tasks.",
+    "Who drives the operators: STREAMING is the gang of long-running tasks. A job with another mode is refused: this "
+    "version has no other one yet.",
     choices=("STREAMING", "BATCH", "AUTOMATIC", "MICRO_BATCH"),
 )
 BUFFER_TIMEOUT = ConfigOption(
     "execution.buffer-timeout.interval",
     _DURATION,
     100,
-    "Longest time a record waits in an output batch that is not full. 0: sent after every slice of work.",
+    "Longest time a record waits in an output batch that is not full. 0: sent after every slice of work, -1: only full "
+    "batches are sent.",
     ("execution.buffer-timeout",),
     minimum=-1,
 )
@@ -133,7 +146,7 @@ UNALIGNED_FORCED = ConfigOption(
     "execution.checkpointing.unaligned.forced",
     _BOOLEAN,
     False,
-    "Take unaligned checkpoints also where the graph has edges for which they are off otherwise.",
+    "Accepted without effect: every edge takes part in unaligned checkpoints, there is nothing to force.",
 )
 ALIGNED_CHECKPOINT_TIMEOUT = ConfigOption(
     "execution.checkpointing.aligned-checkpoint-timeout",
@@ -175,15 +188,17 @@ EXTERNALIZED_RETENTION = ConfigOption(
 INCREMENTAL = ConfigOption(
     "execution.checkpointing.incremental",
     _BOOLEAN,
-    False,
-    "A checkpoint stores only what changed since the one before.",
+    True,
+    "A checkpoint in files stores only the keyed state that changed since the one before. false: every checkpoint is "
+    "full. Checkpoints in the JobManager's memory are always full. (Flink's default is false: there it has a price.)",
     ("state.backend.incremental",),
 )
 CHECKPOINT_STORAGE = ConfigOption(
     "execution.checkpointing.storage",
     _ENUM,
     None,
-    "Where checkpoints go. Unset: filesystem when a folder is set, otherwise the memory of the JobManager.",
+    "Where checkpoints go. Unset: filesystem when a folder is set, otherwise the memory of the JobManager. With "
+    "jobmanager and a folder the state stays small and in memory, and each checkpoint is also written to the folder.",
     ("state.checkpoint-storage",),
     choices=("jobmanager", "filesystem"),
 )
@@ -191,14 +206,15 @@ SNAPSHOT_COMPRESSION = ConfigOption(
     "execution.checkpointing.snapshot-compression",
     _BOOLEAN,
     False,
-    "Compress the state in checkpoints.",
+    "Compress the state in checkpoints (zlib at its fastest level, on the helper thread that writes it).",
     ("execution.checkpointing.use-snapshot-compression",),
 )
 CHECKPOINTS_AFTER_TASKS_FINISH = ConfigOption(
     "execution.checkpointing.checkpoints-after-tasks-finish",
     _BOOLEAN,
     True,
-    "Go on taking checkpoints when some tasks have finished.",
+    "Go on taking checkpoints when some tasks have finished. false: none between the end of the first task's data and "
+    "the end of all, when the last one is taken in any case.",
     ("execution.checkpointing.checkpoints-after-tasks-finish.enabled",),
 )
 
@@ -208,10 +224,84 @@ STATE_BACKEND = ConfigOption(
     "state.backend.type",
     _ENUM,
     "hashmap",
-    "Where working state lives: hashmap on the heap, rocksdb on local disk.",
+    "Where working state lives: hashmap on the heap, rocksdb on the worker's local disk, larger than memory.",
     ("state.backend",),
     choices=("hashmap", "rocksdb"),
     synonyms={"jobmanager": "hashmap", "filesystem": "hashmap", "memory": "hashmap"},
+)
+ROCKSDB_LOCAL_DIRECTORIES = ConfigOption(
+    "state.backend.rocksdb.localdir",
+    _LIST,
+    [],
+    "Folders on the workers' local disks for RocksDB's files; a worker takes one of them. Unset: the system's folder "
+    "for temporary files.",
+)
+ROCKSDB_MEMORY_PER_SLOT = ConfigOption(
+    "state.backend.rocksdb.memory.fixed-per-slot",
+    _MEMORY,
+    None,
+    "Memory for RocksDB state of one slot, shared by its operators: half for working values as Python objects, half "
+    "for RocksDB's caches and buffers. Unset: 256 mb.",
+    minimum=4 << 20,
+)
+ROCKSDB_WRITE_BUFFER_RATIO = ConfigOption(
+    "state.backend.rocksdb.memory.write-buffer-ratio",
+    _FLOAT,
+    0.5,
+    "Share of RocksDB's own memory that its write buffers may take.",
+    minimum=0.05,
+    maximum=0.95,
+)
+ROCKSDB_BLOCK_CACHE_SIZE = ConfigOption(
+    "state.backend.rocksdb.block.cache-size",
+    _MEMORY,
+    None,
+    "Size of the slot's block cache, write buffers included. Unset: half of the memory of the slot.",
+    minimum=1 << 20,
+)
+ROCKSDB_WRITE_BUFFER_SIZE = ConfigOption(
+    "state.backend.rocksdb.writebuffer.size",
+    _MEMORY,
+    None,
+    "Size at which the write buffer of one operator goes to disk. Unset: half of the slot's write buffers, at most "
+    "64 mb.",
+    minimum=64 << 10,
+)
+ROCKSDB_BLOCK_SIZE = ConfigOption(
+    "state.backend.rocksdb.block.blocksize",
+    _MEMORY,
+    None,
+    "Size of the blocks that are read and cached. Unset: 4 kb, or what the predefined options say.",
+    minimum=1 << 10,
+)
+ROCKSDB_COMPRESSION = ConfigOption(
+    "state.backend.rocksdb.compression.per.level",
+    _LIST,
+    ["snappy"],
+    "Compression of RocksDB's files: none, snappy, lz4, lz4hc, zlib, bz2 or zstd (or Flink's names, such as "
+    "LZ4_COMPRESSION); one for all levels, or one per level.",
+)
+ROCKSDB_COMPACTION_STYLE = ConfigOption(
+    "state.backend.rocksdb.compaction.style",
+    _ENUM,
+    "universal",
+    "How RocksDB merges its files. universal rewrites least, so that incremental checkpoints upload little more than "
+    "what changed; level takes less disk space (Flink's default).",
+    choices=("level", "universal"),
+)
+ROCKSDB_THREADS = ConfigOption(
+    "state.backend.rocksdb.thread.num",
+    _INTEGER,
+    None,
+    "Threads for RocksDB's background work. Unset: 2, or what the predefined options say.",
+    minimum=1,
+)
+ROCKSDB_PREDEFINED_OPTIONS = ConfigOption(
+    "state.backend.rocksdb.predefined-options",
+    _ENUM,
+    "DEFAULT",
+    "RocksDB settings by the kind of disk; single options that are set win.",
+    choices=("DEFAULT", "SPINNING_DISK_OPTIMIZED", "SPINNING_DISK_OPTIMIZED_HIGH_MEM", "FLASH_SSD_OPTIMIZED"),
 )
 MAX_MEMORY_STATE_SIZE = ConfigOption(
     "state.storage.jobmanager.max-state-size",
@@ -234,11 +324,20 @@ RECOVERY_IGNORE_UNCLAIMED_STATE = ConfigOption(
     "Start also when the checkpoint has state of operators that the job no longer has; that state is dropped.",
     ("execution.savepoint.ignore-unclaimed-state",),
 )
+STATE_CLASS_MAPPING = ConfigOption(
+    "state.class-mapping",
+    _MAP,
+    {},
+    "Classes that have moved since the state was stored: old name to new name, each `module.Class`, used when state is "
+    "read, e.g. `jobs.old.Order:jobs.model.Order`.",
+)
 RECOVERY_CLAIM_MODE = ConfigOption(
     "execution.state-recovery.claim-mode",
     _ENUM,
     "NO_CLAIM",
-    "Whether the job owns the checkpoint it starts from: CLAIM deletes it when it is no longer needed.",
+    "Whether the job owns the checkpoint it starts from. CLAIM: it is deleted when as many newer ones are complete as "
+    "are retained, and with them at the end of the job. NO_CLAIM: it is never deleted, and no checkpoint of the job "
+    "depends on its files. LEGACY is the same as NO_CLAIM.",
     ("execution.savepoint-restore-mode",),
     choices=("NO_CLAIM", "CLAIM", "LEGACY"),
 )
@@ -329,23 +428,57 @@ HEARTBEAT_TIMEOUT = ConfigOption(
     "heartbeat.timeout", _DURATION, 8000, "A slot or JobManager that is silent for longer is taken for dead.", minimum=1
 )
 CANCELLATION_INTERVAL = ConfigOption(
-    "task.cancellation.interval", _DURATION, 30_000, "Wait before a task is asked again to leave.", minimum=1
+    "task.cancellation.interval",
+    _DURATION,
+    30_000,
+    "Wait before a task is asked again to leave. Accepted without effect: it is told once, and killed when it stays.",
+    minimum=1,
 )
 CANCELLATION_TIMEOUT = ConfigOption(
     "task.cancellation.timeout",
     _DURATION,
-    180_000,
-    "A task that has not left after this time has its worker killed. 0: never.",
+    1_000,
+    "A task that has not left this long after it was told to has its worker killed. 0: never, a restart waits until it "
+    "has left. (Flink's default is 3 min; here it is part of the downtime of a recovery.)",
     minimum=0,
 )
 LATENCY_TRACKING_INTERVAL = ConfigOption(
-    "metrics.latency.interval", _DURATION, 0, "How often latency markers leave the sources. 0: never.", minimum=0
+    "metrics.latency.interval",
+    _DURATION,
+    0,
+    "How often latency markers leave the sources. 0: never. Accepted without effect: this version has no markers yet.",
+    minimum=0,
+)
+
+# ---------------------------------------------------------------- the port for commands
+
+REST_ENABLED = ConfigOption(
+    "rest.enabled",
+    _BOOLEAN,
+    True,
+    "Open a port for the `tidegate` command (list, savepoint, stop, cancel), found through a file that only the user "
+    "can read.",
+)
+REST_BIND_ADDRESS = ConfigOption(
+    "rest.bind-address",
+    _STRING,
+    "127.0.0.1",
+    "Where that port listens. Every call needs the job's token, which is sent as it is: on another address than the "
+    "loopback put an encrypting proxy before it.",
+)
+REST_PORT = ConfigOption(
+    "rest.port", _INTEGER, 0, "Its number. 0: any free one.", ("rest.bind-port",), minimum=0, maximum=65535
 )
 
 # ---------------------------------------------------------------- ours
 
 NETWORK_BATCH_SIZE = ConfigOption(
-    "tidegate.network.batch-size", _INTEGER, 1024, "Most records in a batch between two tasks.", minimum=1
+    "tidegate.network.batch-size",
+    _INTEGER,
+    1024,
+    "A batch between two tasks is sent when it has this many records; it never has twice as many. Also the most that a "
+    "task takes up between two looks at its mailbox.",
+    minimum=1,
 )
 NETWORK_CREDITS = ConfigOption(
     "tidegate.network.credits-per-channel",
@@ -355,7 +488,11 @@ NETWORK_CREDITS = ConfigOption(
     minimum=1,
 )
 NETWORK_MAX_BATCH_BYTES = ConfigOption(
-    "tidegate.network.max-batch-bytes", _MEMORY, 1 << 20, "Size at which a batch is sent even if not full.", minimum=1
+    "tidegate.network.max-batch-bytes",
+    _MEMORY,
+    1 << 20,
+    "A channel whose batches turn out to be larger makes them of fewer records from then on.",
+    minimum=1,
 )
 SLOT_START_TIMEOUT = ConfigOption(
     "tidegate.slot.start-timeout",
@@ -393,6 +530,20 @@ SINK_COMMIT_BACKOFF = ConfigOption(
     100,
     "Wait before a failed commit is tried again; doubles with each try.",
     minimum=0,
+)
+CACHE_DIR = ConfigOption(
+    "tidegate.cache.dir",
+    _STRING,
+    None,
+    "Folder below which the records of cached streams (DataStream.cache) are kept. Unset: a temporary folder of the "
+    "driver's machine, which is enough on local masters; on a cluster it has to be one that all workers reach.",
+)
+STATE_CHANGELOG = ConfigOption(
+    "state.changelog.enabled",
+    _BOOLEAN,
+    False,
+    "Accepted without effect: checkpoints are incremental in both backends.",
+    ("state.backend.changelog.enabled",),
 )
 PYTHON_FILES = ConfigOption(
     "tidegate.python.files",
@@ -475,6 +626,7 @@ def configuration_page() -> str:
         ("Checkpoints", ("execution.checkpointing.",)),
         ("State and its recovery", ("state.", "execution.state-recovery.")),
         ("Restarts", ("restart-strategy.",)),
+        ("The port for commands", ("rest.",)),
         ("Failure detection and the end of tasks", ("heartbeat.", "task.", "metrics.")),
         ("Tidegate's own", ("tidegate.",)),
     )

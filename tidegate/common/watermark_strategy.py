@@ -24,10 +24,10 @@ class TimestampAssigner(abc.ABC):
 
 class _CallableTimestampAssigner(TimestampAssigner):
     def __init__(self, function: Callable[[Any, int], int]) -> None:
-        self._function = function
+        self.function = function
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return self._function(value, record_timestamp)
+        return self.function(value, record_timestamp)
 
 
 class WatermarkOutput(Protocol):
@@ -156,6 +156,14 @@ class WatermarkStrategy:
             raise ConfigurationError("update_interval of a watermark alignment must be more than 0.")
         drift = as_milliseconds(max_allowed_watermark_drift, "max_allowed_watermark_drift")
         return replace(self, alignment=WatermarkAlignment(watermark_group, drift, interval))
+
+    @property
+    def timestamp_function(self) -> Callable[[Any, int], int] | None:
+        """What gives a record its timestamp, as a plain callable; None without an assigner."""
+        assigner = self.timestamp_assigner
+        if isinstance(assigner, _CallableTimestampAssigner):
+            return assigner.function
+        return None if assigner is None else assigner.extract_timestamp
 
     def create_generator(self) -> WatermarkGenerator:
         """A new generator; called once per subtask and start."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidegate.datastream.async_data_stream import AsyncDataStream
     from tidegate.datastream.checkpoint_config import CheckpointConfig
     from tidegate.datastream.checkpoint_storage import (
         CheckpointStorage,
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
     )
     from tidegate.datastream.checkpointing_mode import CheckpointingMode
     from tidegate.datastream.data_stream import (
+        AllWindowedStream,
         CloseableIterator,
         ConnectedStreams,
         DataStream,
         DataStreamSink,
         KeyedStream,
+        WindowedStream,
     )
     from tidegate.datastream.execution_mode import RuntimeExecutionMode
     from tidegate.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
@@ -63,12 +66,31 @@ if TYPE_CHECKING:
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
     from tidegate.datastream.time_domain import TimeDomain
     from tidegate.datastream.timerservice import TimerService
+    from tidegate.datastream.window import (
+        CountWindow,
+        GlobalWindow,
+        MergingWindowAssigner,
+        TimeWindow,
+        Trigger,
+        TriggerResult,
+        Window,
+        WindowAssigner,
+    )
 
 _NAMES = {
+    "async_data_stream": ("AsyncDataStream",),
     "checkpoint_config": ("CheckpointConfig",),
     "checkpoint_storage": ("CheckpointStorage", "FileSystemCheckpointStorage", "JobManagerCheckpointStorage"),
     "checkpointing_mode": ("CheckpointingMode",),
-    "data_stream": ("CloseableIterator", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream"),
+    "data_stream": (
+        "AllWindowedStream",
+        "CloseableIterator",
+        "ConnectedStreams",
+        "DataStream",
+        "DataStreamSink",
+        "KeyedStream",
+        "WindowedStream",
+    ),
     "execution_mode": ("RuntimeExecutionMode",),
     "externalized_checkpoint_retention": ("ExternalizedCheckpointRetention",),
     "functions": (
@@ -113,12 +135,24 @@ _NAMES = {
     "stream_execution_environment": ("StreamExecutionEnvironment",),
     "time_domain": ("TimeDomain",),
     "timerservice": ("TimerService",),
+    "window": (
+        "CountWindow",
+        "GlobalWindow",
+        "MergingWindowAssigner",
+        "TimeWindow",
+        "Trigger",
+        "TriggerResult",
+        "Window",
+        "WindowAssigner",
+    ),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [  # the names of _NAMES: linters want them written out
     "AggregateFunction",
     "AllWindowFunction",
+    "AllWindowedStream",
+    "AsyncDataStream",
     "AsyncFunction",
     "BroadcastProcessFunction",
     "CheckpointConfig",
@@ -131,6 +165,7 @@ __all__ = [  # the names of _NAMES: linters want them written out
     "CoMapFunction",
     "CoProcessFunction",
     "ConnectedStreams",
+    "CountWindow",
     "DataStream",
     "DataStreamSink",
     "EmbeddedRocksDBStateBackend",
@@ -140,6 +175,7 @@ __all__ = [  # the names of _NAMES: linters want them written out
     "FlatMapFunction",
     "FsStateBackend",
     "Function",
+    "GlobalWindow",
     "HashMapStateBackend",
     "JobManagerCheckpointStorage",
     "KeySelector",
@@ -150,6 +186,7 @@ __all__ = [  # the names of _NAMES: linters want them written out
     "MapFunction",
     "MemorySize",
     "MemoryStateBackend",
+    "MergingWindowAssigner",
     "OutputTag",
     "Partitioner",
     "PredefinedOptions",
@@ -166,8 +203,14 @@ __all__ = [  # the names of _NAMES: linters want them written out
     "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
+    "TimeWindow",
     "TimerService",
+    "Trigger",
+    "TriggerResult",
+    "Window",
+    "WindowAssigner",
     "WindowFunction",
+    "WindowedStream",
 ]
 
 

@@ -9,19 +9,27 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import TypeInformation, Types
 from tidegate.datastream.functions import (
+    AggregateFunction,
+    AllWindowFunction,
     AsyncFunction,
+    BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     MapFunction,
+    ProcessAllWindowFunction,
     ProcessFunction,
+    ProcessWindowFunction,
     ReduceFunction,
     SinkFunction,
+    SourceFunction,
+    WindowFunction,
 )
 
 _WHERE_IT_BELONGS: tuple[tuple[type, str], ...] = (
@@ -36,7 +44,15 @@ _WHERE_IT_BELONGS: tuple[tuple[type, str], ...] = (
     (CoProcessFunction, "use connect(...).process()"),
     (KeyedCoProcessFunction, "use connect(...).key_by(...).process()"),
     (SinkFunction, "use add_sink()"),
-    (AsyncFunction, "it belongs to AsyncDataStream"),
+    (AggregateFunction, "use key_by(...).window(...).aggregate()"),
+    (WindowFunction, "use key_by(...).window(...).apply()"),
+    (ProcessWindowFunction, "use key_by(...).window(...).process()"),
+    (AllWindowFunction, "use window_all(...).apply()"),
+    (ProcessAllWindowFunction, "use window_all(...).process()"),
+    (BroadcastProcessFunction, "use connect(broadcast stream).process() on a stream without keys"),
+    (KeyedBroadcastProcessFunction, "use key_by(...).connect(broadcast stream).process()"),
+    (AsyncFunction, "use AsyncDataStream.unordered_wait() or ordered_wait()"),
+    (SourceFunction, "use env.add_source()"),
 )
 
 

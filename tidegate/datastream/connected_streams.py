@@ -76,6 +76,7 @@ class ConnectedStreams:
         transformation.converts_output = declared is not None
         if isinstance(self.stream1, KeyedStream) and isinstance(self.stream2, KeyedStream):
             transformation.key_selectors = (self.stream1._key_selector, self.stream2._key_selector)
+            transformation.key_type = self.stream1._key_type
         environment = self.stream1.get_execution_environment()
         environment._add_operator(transformation)
         return DataStream(environment, transformation)

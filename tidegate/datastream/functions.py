@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from tidegate.common.accumulators import Accumulator
+    from tidegate.common.metrics import MetricGroup
     from tidegate.datastream.state import (
         AggregatingState,
         AggregatingStateDescriptor,
@@ -128,7 +130,22 @@ class RuntimeContext(KeyedStateStore):
     def get_job_parameter(self, key: str, default_value: str) -> str: ...
 
     @abc.abstractmethod
-    def get_metrics_group(self) -> Any: ...
+    def get_metrics_group(self) -> MetricGroup:
+        """The metrics of this function in this subtask."""
+
+    @abc.abstractmethod
+    def add_accumulator(self, name: str, accumulator: Accumulator) -> None:
+        """Make an accumulator part of the job's result. The same name in other functions and subtasks is the same
+        accumulator, and has to be of the same class."""
+
+    @abc.abstractmethod
+    def get_accumulator(self, name: str) -> Accumulator:
+        """What this subtask has added under the name."""
+
+    @abc.abstractmethod
+    def get_cached_file(self, name: str) -> str:
+        """The local path of a file that was registered with `register_cached_file`, or of the folder of an archive
+        that was added with `add_python_archive`."""
 
 
 # ---------------------------------------------------------------- the base, and what a function may add to it

@@ -23,6 +23,8 @@ from tidegate.graph.transformations import PartitionTransformation
 if TYPE_CHECKING:
     from tidegate.common.typeinfo import TypeInformation
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
+    from tidegate.datastream.window import WindowAssigner
+    from tidegate.datastream.windowed_stream import WindowedStream
 
 
 class KeyedStream(DataStream):
@@ -86,6 +88,20 @@ class KeyedStream(DataStream):
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: Any = None) -> KeyedStream:
         """Keys anew, in place of the keys of this stream."""
         return DataStream(self._environment, self._transformation.inputs[0]).key_by(key_selector, key_type)
+
+    def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
+        """Cut the records of each key into windows."""
+        from tidegate.datastream.windowed_stream import WindowedStream
+
+        return WindowedStream(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+        """Windows of `size` records of a key: one after the other, or one that begins at every `slide`-th record."""
+        from tidegate.datastream.window import CountSlidingWindowAssigner, CountTumblingWindowAssigner
+
+        if slide == 0:
+            return self.window(CountTumblingWindowAssigner(size))
+        return self.window(CountSlidingWindowAssigner(size, slide))
 
     def _aggregate(
         self, method: str, aggregation: Callable[[int | str], Callable[[Any, Any], Any]], position: Any

@@ -118,9 +118,8 @@ class PredefinedOptions(enum.Enum):
 
 
 class EmbeddedRocksDBStateBackend(StateBackend):
-    """Working state in RocksDB on the worker's disk: larger than memory, with incremental checkpoints.
-
-    Its settings can be made; a job that chooses it is refused until the backend itself is part of Tidegate."""
+    """Working state in RocksDB on the worker's disk: larger than memory, with incremental checkpoints (on unless they
+    are switched off here or by execution.checkpointing.incremental)."""
 
     def __init__(self, enable_incremental_checkpointing: bool | None = None) -> None:
         self._incremental = enable_incremental_checkpointing
@@ -148,12 +147,14 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return self._predefined_options
 
     def set_options(self, options_factory_class_name: str) -> None:
+        """Kept, but a job that is given one is refused: options factories are Java classes."""
         self._options_factory = options_factory_class_name
 
     def get_options(self) -> str | None:
         return self._options_factory
 
     def set_number_of_transfer_threads(self, number_of_transfer_threads: int) -> None:
+        """Kept without effect: each task writes its snapshot with one thread."""
         if number_of_transfer_threads < 1:
             raise ConfigurationError(
                 f"set_number_of_transfer_threads: at least 1 is needed, got {number_of_transfer_threads}"
@@ -164,7 +165,17 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return self._transfer_threads
 
     def write_to(self, configuration: Configuration) -> None:
+        if self._options_factory is not None:
+            raise ConfigurationError(
+                f"{type(self).__name__}.set_options({self._options_factory!r}): options factories are Java classes, "
+                "which Tidegate cannot use; set the options themselves (state.backend.rocksdb.*, see "
+                "docs/configuration.md)"
+            )
         configuration.set(options.STATE_BACKEND, "rocksdb")
+        if self._db_storage_paths is not None:
+            configuration.set(options.ROCKSDB_LOCAL_DIRECTORIES, self._db_storage_paths)
+        if self._predefined_options is not PredefinedOptions.DEFAULT:
+            configuration.set(options.ROCKSDB_PREDEFINED_OPTIONS, self._predefined_options.name)
         if self._incremental is not None:
             configuration.set(options.INCREMENTAL, self._incremental)
 
@@ -182,12 +193,3 @@ class RocksDBStateBackend(EmbeddedRocksDBStateBackend):
     def write_to(self, configuration: Configuration) -> None:
         super().write_to(configuration)
         self._storage.write_to(configuration)
-
-
-def check_available(configuration: Configuration) -> None:
-    """Refuse a job whose backend is not there yet."""
-    if options.read(configuration, options.STATE_BACKEND) == "rocksdb":
-        raise ConfigurationError(
-            "the RocksDB state backend is not available yet; use HashMapStateBackend (state.backend.type: hashmap), "
-            "with checkpoints in files through set_checkpoint_storage_dir()"
-        )

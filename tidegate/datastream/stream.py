@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.typeinfo import TupleTypeInfo, TypeInformation, Types, value_converter
@@ -16,7 +16,7 @@ from tidegate.datastream.arguments import (
     checked_type_info,
 )
 from tidegate.datastream.closeable_iterator import CloseableIterator
-from tidegate.datastream.connectors.base import Sink
+from tidegate.datastream.connectors.base import Sink, SupportsPreprocessing
 from tidegate.datastream.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -50,9 +50,14 @@ from tidegate.graph.transformations import (
 
 if TYPE_CHECKING:
     from tidegate.common.execution_config import ExecutionConfig
+    from tidegate.datastream.broadcast_streams import BroadcastConnectedStream, BroadcastStream
+    from tidegate.datastream.cached_stream import CachedDataStream
     from tidegate.datastream.connected_streams import ConnectedStreams
     from tidegate.datastream.keyed_stream import KeyedStream
+    from tidegate.datastream.state import MapStateDescriptor
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
+    from tidegate.datastream.window import WindowAssigner
+    from tidegate.datastream.windowed_stream import AllWindowedStream
 
 
 class DataStream(OperatorSettings):
@@ -134,6 +139,12 @@ class DataStream(OperatorSettings):
         spec = AssignTimestampsSpec(watermark_strategy)
         return self._one_input("Timestamps/Watermarks", spec, "assign_timestamps_and_watermarks", keep_type=True)
 
+    def window_all(self, window_assigner: WindowAssigner[Any, Any]) -> AllWindowedStream:
+        """Cut the whole stream into windows, whatever the keys: in one subtask."""
+        from tidegate.datastream.windowed_stream import AllWindowedStream
+
+        return AllWindowedStream(_without_keys(self), window_assigner)
+
     # ------------------------------------------------------------ several streams
 
     def union(self, *streams: DataStream) -> DataStream:
@@ -145,12 +156,29 @@ class DataStream(OperatorSettings):
         inputs = [_without_keys(stream) for stream in (self, *streams)]
         return DataStream(self._environment, UnionTransformation([stream._transformation for stream in inputs]))
 
-    def connect(self, ds: DataStream) -> ConnectedStreams:
+    @overload
+    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(self, ds: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
         """Both streams as the two inputs of one operator."""
+        from tidegate.datastream.broadcast_streams import BroadcastConnectedStream, BroadcastStream
         from tidegate.datastream.connected_streams import ConnectedStreams
 
+        if isinstance(ds, BroadcastStream):
+            self._check_other("connect", ds.input_stream)
+            return BroadcastConnectedStream(self, ds)
         self._check_other("connect", ds)
         return ConnectedStreams(self, ds)
+
+    def cache(self) -> CachedDataStream:
+        """Keep the records of this stream: the first job that computes it stores them, streams that are built from the
+        result after that job has finished read what it stored."""
+        from tidegate.datastream.cached_stream import CachedDataStream
+
+        return CachedDataStream(_without_keys(self))
 
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
         """The records that this operator emits with the tag."""
@@ -211,9 +239,27 @@ class DataStream(OperatorSettings):
         """Subtask i to subtask i: both operators need the same parallelism."""
         return self._partitioned(PartitionSpec(PartitionKind.FORWARD))
 
-    def broadcast(self) -> DataStream:
-        """Every record to all subtasks."""
-        return self._partitioned(PartitionSpec(PartitionKind.BROADCAST))
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(
+        self, broadcast_state_descriptor: MapStateDescriptor, *other_broadcast_state_descriptors: MapStateDescriptor
+    ) -> BroadcastStream: ...
+
+    def broadcast(
+        self,
+        broadcast_state_descriptor: MapStateDescriptor | None = None,
+        *other_broadcast_state_descriptors: MapStateDescriptor,
+    ) -> DataStream | BroadcastStream:
+        """Every record to all subtasks. With descriptors of broadcast state: a stream for `connect`, whose function
+        keeps that state in every subtask."""
+        from tidegate.datastream.broadcast_streams import BroadcastStream
+
+        stream = _without_keys(self)._partitioned(PartitionSpec(PartitionKind.BROADCAST))
+        if broadcast_state_descriptor is None:
+            return stream
+        return BroadcastStream(stream, broadcast_state_descriptor, *other_broadcast_state_descriptors)
 
     def global_(self) -> DataStream:
         """All records to the first subtask (`global` is a keyword of Python)."""
@@ -232,7 +278,9 @@ class DataStream(OperatorSettings):
             raise TypeError(f"sink_to: takes a Sink, got the class {sink.__qualname__} itself; pass an instance")
         if not isinstance(sink, Sink):
             raise TypeError(f"sink_to: takes a Sink (add_sink takes functions), got {type(sink).__name__}: {sink!r}")
-        return self._sink(type(sink).__name__, SinkSpec(sink))
+        transformer = sink.get_transformer() if isinstance(sink, SupportsPreprocessing) else None
+        stream = self if transformer is None else transformer.apply(self)
+        return stream._sink(type(sink).__name__, SinkSpec(sink))
 
     def add_sink(self, sink_func: SinkFunction | Callable[[Any], Any]) -> DataStreamSink:
         """A SinkFunction, or a function that is called with each record."""
@@ -281,6 +329,7 @@ class DataStream(OperatorSettings):
         transformation = OneInputTransformation(name, spec, (self._transformation,), known)
         transformation.converts_output = declared is not None
         transformation.key_selectors = self._key_selectors(spec)
+        transformation.key_type = getattr(self, "_key_type", None) if spec.keyed else None
         self._environment._add_operator(transformation)
         return DataStream(self._environment, transformation)
 

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.execution_config import ExecutionConfig
+from tidegate.common.job_id import JobID
 from tidegate.common.restart_strategy import RestartStrategyConfiguration, restart_strategy_of
+from tidegate.common.run_defaults import run_defaults
 from tidegate.common.time import TimeLike
 from tidegate.common.watermark_strategy import WatermarkStrategy
-from tidegate.datastream.arguments import checked_int, checked_text, checked_type_info
+from tidegate.datastream.arguments import checked_function, checked_int, checked_text, checked_type_info
 from tidegate.datastream.checkpoint_config import CheckpointConfig
 from tidegate.datastream.checkpoint_storage import checked_uri
 from tidegate.datastream.checkpointing_mode import CheckpointingMode
 from tidegate.datastream.connectors.base import Source
 from tidegate.datastream.connectors.collection import CollectionSource
+from tidegate.datastream.connectors.source_function import SourceFunctionSource
 from tidegate.datastream.execution_mode import RuntimeExecutionMode
+from tidegate.datastream.functions import CheckpointedFunction, SourceFunction
 from tidegate.datastream.restart_settings import write_restart_strategy
 from tidegate.datastream.slot_sharing_group import SlotSharingGroup
-from tidegate.datastream.state_backend import StateBackend, check_available
+from tidegate.datastream.state_backend import StateBackend
 from tidegate.datastream.stream import DataStream
+from tidegate.datastream.worker_settings import WorkerSettings
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.operator_specs import SourceSpec
 from tidegate.graph.picklability import check_picklable
@@ -36,19 +41,28 @@ from tidegate.graph.transformations import OperatorTransformation, SourceTransfo
 if TYPE_CHECKING:
     from tidegate.common.job_client import JobClient
     from tidegate.common.job_execution_result import JobExecutionResult
+    from tidegate.datastream.cached_stream import CachedDataStream
+    from tidegate.storage.location import StorageLocation
 
 DEFAULT_JOB_NAME = "Tidegate Streaming Job"
 
 
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(WorkerSettings):
     """One program's jobs. `execute` runs all that was built since the last one.
 
     All settings live in one `Configuration`; the methods here, `get_config` and `get_checkpoint_config` are views of
     it.
     """
 
+    _default_local_parallelism: ClassVar[int | None] = None
+
     def __init__(self, configuration: Configuration | None = None, spark: Any = None) -> None:
-        self._configuration = Configuration(configuration)
+        super().__init__()
+        self._configuration = run_defaults()
+        if self._default_local_parallelism is not None and not self._configuration.contains(options.PARALLELISM):
+            self._configuration.set(options.PARALLELISM, self._default_local_parallelism)
+        if configuration is not None:
+            self._configuration.add_all(configuration)
         self._spark = spark  # SparkSession, None: the active one, or a new one
         self._operators: list[OperatorTransformation] = []  # since the last execute, in the order of their making
         self._python_files: list[str] = []
@@ -57,6 +71,9 @@ class StreamExecutionEnvironment:
         self._checkpoint_config = CheckpointConfig(self._configuration)
         self._state_backend: StateBackend | None = None
         self._closed = False
+        self._caches: list[CachedDataStream] = []
+        self._cache_folder: StorageLocation | None = None  # made by the first job that stores a cached stream
+        self._delete_caches: Callable[[], object] = lambda: None
         self._check_configuration()
 
     @staticmethod
@@ -108,6 +125,19 @@ class StreamExecutionEnvironment:
     def get_max_parallelism(self) -> int:
         """-1 when it was not set: then it follows from each operator's parallelism."""
         return self._execution_config.get_max_parallelism()
+
+    @staticmethod
+    def set_default_local_parallelism(parallelism: int) -> None:
+        """The parallelism of environments that are made from now on, where neither the configuration nor the program
+        says another."""
+        StreamExecutionEnvironment._default_local_parallelism = checked_int(
+            "set_default_local_parallelism", parallelism, 1, "the parallelism"
+        )
+
+    @staticmethod
+    def get_default_local_parallelism() -> int:
+        chosen = StreamExecutionEnvironment._default_local_parallelism
+        return int(options.PARALLELISM.default) if chosen is None else chosen
 
     def set_buffer_timeout(self, timeout_millis: int) -> StreamExecutionEnvironment:
         """How long a batch that is not full may wait before it is sent. -1: until it is full; 0: not at all."""
@@ -187,6 +217,16 @@ class StreamExecutionEnvironment:
         """The backend that was set here, None when none was."""
         return self._state_backend
 
+    def enable_changelog_state_backend(self, enabled: bool) -> StreamExecutionEnvironment:
+        """Accepted without effect: checkpoints are incremental in both backends."""
+        return self._set(options.STATE_CHANGELOG, enabled)
+
+    def is_changelog_state_backend_enabled(self) -> bool | None:
+        """What was set, None when nothing was."""
+        if not self._configuration.contains(options.STATE_CHANGELOG):
+            return None
+        return bool(options.read(self._configuration, options.STATE_CHANGELOG))
+
     def set_restart_strategy(
         self, restart_strategy_configuration: RestartStrategyConfiguration
     ) -> StreamExecutionEnvironment:
@@ -262,6 +302,38 @@ class StreamExecutionEnvironment:
         self._add_operator(transformation)
         return DataStream(self, transformation)
 
+    def add_source(
+        self, source_func: SourceFunction | Source[Any], source_name: str = "Custom Source", type_info: Any = None
+    ) -> DataStream:
+        """The records that a SourceFunction pushes, in one subtask. It cannot be replayed: after a recovery it is run
+        anew, so this is at most once. Use `from_source` with a Source for more."""
+        if isinstance(source_func, Source):
+            return self.from_source(source_func, WatermarkStrategy.no_watermarks(), source_name, type_info)
+        function = checked_function("add_source", source_func, SourceFunction, ("run", "cancel"), plain=False)
+        if isinstance(function, CheckpointedFunction):
+            raise TypeError(
+                f"add_source: {type(function).__qualname__} is a CheckpointedFunction, which a SourceFunction cannot "
+                "be here, since it has a thread of its own; implement a Source (tidegate.datastream.connectors.base)"
+            )
+        checked_text("add_source", source_name, "the name of the source")
+        declared = checked_type_info(type_info, "add_source(type_info)")
+        spec = SourceSpec(SourceFunctionSource(function, declared))
+        transformation = SourceTransformation(source_name, spec, output_type=declared)
+        transformation.converts_output = declared is not None
+        transformation.parallelism = 1
+        transformation.parallelism_fixed = True
+        self._add_operator(transformation)
+        return DataStream(self, transformation)
+
+    def create_input(self, input_format: Source[Any], type_info: Any = None) -> DataStream:
+        """The records of a Source, which is what an input format is here."""
+        if not isinstance(input_format, Source):
+            raise TypeError(
+                f"create_input: takes a Source (tidegate.datastream.connectors.base), got {input_format!r}; input "
+                "formats of Flink are Java"
+            )
+        return self.from_source(input_format, WatermarkStrategy.no_watermarks(), type(input_format).__name__, type_info)
+
     # ------------------------------------------------------------ running
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
@@ -284,6 +356,8 @@ class StreamExecutionEnvironment:
     def close(self) -> None:
         """Forget what was built. A session that was given or was there before is left as it is. May be called twice."""
         self._operators.clear()
+        self._caches.clear()
+        self._delete_caches()
         self._closed = True
 
     def __enter__(self) -> StreamExecutionEnvironment:
@@ -298,9 +372,11 @@ class StreamExecutionEnvironment:
             raise ConfigurationError("this execution environment was closed; get a new one to run a job")
         self._check_configuration()
         _check_runtime_mode(options.read(self._configuration, options.RUNTIME_MODE))
-        check_available(self._configuration)
         name = job_name or options.read(self._configuration, options.PIPELINE_NAME) or DEFAULT_JOB_NAME
-        built = build_job_graph(self._operators, self._graph_settings(), checked_text("execute", name, "the job name"))
+        name = checked_text("execute", name, "the job name")
+        storing = [(cache, cache._new_run()) for cache in self._caches if cache._needs_run(self._operators)]
+        operators = [*self._operators, *(sink for _, sink in storing)]
+        built = build_job_graph(operators, self._graph_settings(), name, self._job_id())
         graph = make_splits(built.job_graph)
         check_picklable(graph)
 
@@ -312,11 +388,24 @@ class StreamExecutionEnvironment:
             Configuration(self._configuration),
             self._spark,
             files,
+            self._worker_files,
         )
+        for cache, sink in storing:
+            cache._run_started(sink, client)
         self._operators.clear()
         return client
 
     # ------------------------------------------------------------ helpers
+
+    def _job_id(self) -> str | None:
+        """The fixed one, None when each submission gets its own."""
+        fixed = options.read(self._configuration, options.JOB_ID)
+        if fixed is None:
+            return None
+        try:
+            return JobID.from_hex(fixed).hex
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{options.JOB_ID.key}: {error}") from error
 
     def _add_operator(self, transformation: OperatorTransformation) -> None:
         self._operators.append(transformation)

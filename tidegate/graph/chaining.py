@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tidegate.common.errors import JobGraphError
 from tidegate.common.ids import EdgeId, OperatorId, VertexId
+from tidegate.graph.event_time import check_event_time
 from tidegate.graph.job_graph import ChainLink, JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind
 from tidegate.graph.operator_ids import assign_operator_ids
 from tidegate.graph.stream_graph import GraphSettings, StreamEdge, StreamGraph, StreamNode, build_stream_graph
@@ -41,6 +42,7 @@ def build_job_graph(
 
     `job_id` is 32 hex digits, a random one by default."""
     stream_graph = build_stream_graph(transformations, settings or GraphSettings())
+    check_event_time(stream_graph)
     assign_operator_ids(stream_graph)
     return BuiltGraph(
         chain(stream_graph, job_name, job_id or uuid.uuid4().hex),
@@ -99,6 +101,7 @@ def _vertex(
                 spec=transformation.spec,
                 link=None if link is None else ChainLink(place[link.source][1], link.side_output),
                 key_selectors=transformation.key_selectors,
+                key_type=transformation.key_type,
                 output_type=transformation.output_type if transformation.converts_output else None,
                 side_output_types={t: i for t, i in transformation.side_output_types.items() if i is not None},
             )
@@ -110,6 +113,7 @@ def _vertex(
         operators=tuple(operators),
         parallelism=head.parallelism,
         max_parallelism=head.max_parallelism,
+        max_parallelism_derived=head.max_parallelism_derived,
         slot_sharing_group=head.slot_sharing_group,
         buffer_timeout_ms=_buffer_timeout(nodes, graph.settings.buffer_timeout_ms),
     )

@@ -58,6 +58,7 @@ class OperatorNode:
     spec: OperatorSpec
     link: ChainLink | None = None
     key_selectors: tuple[Any, ...] = ()  # one per input for keyed operators: callable(value) -> key
+    key_type: Any = None  # declared TypeInformation of the key, None when undeclared
     output_type: Any = None  # declared TypeInformation of the main output, None when undeclared
     side_output_types: dict[str, Any] = field(default_factory=dict)  # tag_id -> TypeInformation
 
@@ -69,6 +70,7 @@ class JobVertex:
     operators: tuple[OperatorNode, ...]
     parallelism: int
     max_parallelism: int
+    max_parallelism_derived: bool = field(default=False, kw_only=True)  # not set by the program
     slot_sharing_group: str = "default"
     buffer_timeout_ms: int = 100  # -1: flush only full buffers; 0: flush after every slice of work
 

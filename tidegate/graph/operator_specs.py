@@ -114,6 +114,54 @@ class CoProcessSpec(OperatorSpec):
 
 
 @dataclass(frozen=True)
+class BroadcastProcessSpec(OperatorSpec):
+    """Input 0 with or without keys, input 1 is broadcast."""
+
+    function: Any  # BroadcastProcessFunction, or KeyedBroadcastProcessFunction when is_keyed
+    descriptors: tuple[Any, ...]  # MapStateDescriptors of the broadcast states
+    is_keyed: bool = False
+
+    @property
+    def keyed(self) -> bool:
+        return self.is_keyed
+
+
+@dataclass(frozen=True)
+class AsyncSpec(OperatorSpec):
+    """Calls to the outside that overlap."""
+
+    function: Any  # AsyncFunction
+    timeout_ms: int  # over all tries of a record; 0: none
+    capacity: int  # how many calls may be under way in a subtask
+    retry: Any  # AsyncRetryStrategy
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class WindowSpec(OperatorSpec):
+    """A window operation. kind: "elements" (the window function gets all of them) | "reduce" | "aggregate" (as records
+    come; the window function, if there is one, gets the one result)."""
+
+    assigner: Any  # datastream.window.WindowAssigner
+    trigger: Any  # datastream.window.Trigger
+    kind: str
+    aggregation: Any = None  # ReduceFunction or callable(a, b), AggregateFunction; None for "elements"
+    function: Any = None  # WindowFunction, ProcessWindowFunction, or their All... variants when `all_keys`
+    all_keys: bool = False  # window_all: one constant key
+    allowed_lateness_ms: int = 0
+    late_tag: Any = None  # OutputTag of late records; None: they are dropped
+    combinable: bool = False  # partial results can be merged: sliding windows keep one per slice
+
+    @property
+    def keyed(self) -> bool:
+        return True
+
+    @property
+    def user_function(self) -> Any:
+        return self.aggregation if self.function is None else self.function
+
+
+@dataclass(frozen=True)
 class AssignTimestampsSpec(OperatorSpec):
     watermark_strategy: Any
 

@@ -12,7 +12,7 @@ import cloudpickle
 
 from tidegate.common.errors import SerializationError
 from tidegate.graph.job_graph import JobGraph, OperatorNode
-from tidegate.graph.operator_specs import SourceSpec
+from tidegate.graph.operator_specs import AsyncSpec, BroadcastProcessSpec, SourceSpec, WindowSpec
 
 _MAX_DEPTH = 12
 _MAX_ITEMS = 1000  # of one container
@@ -38,8 +38,17 @@ def _shipped(node: OperatorNode) -> Iterator[tuple[str, Any]]:
         yield "source", spec.source
         yield "watermark strategy", spec.watermark_strategy
         yield "splits", spec.splits
+    elif isinstance(spec, WindowSpec):
+        yield "window assigner", spec.assigner
+        yield "trigger", spec.trigger
+        yield "aggregation", spec.aggregation
+        yield "function", spec.function
     else:
         yield "function", spec.user_function
+    if isinstance(spec, AsyncSpec):
+        yield "retry strategy", spec.retry
+    elif isinstance(spec, BroadcastProcessSpec):
+        yield "broadcast state descriptors", spec.descriptors
     for selector in node.key_selectors:
         yield "key selector", selector
 

@@ -52,6 +52,7 @@ class StreamNode:
     name: str
     parallelism: int
     max_parallelism: int
+    max_parallelism_derived: bool = field(default=False, kw_only=True)  # from the parallelism: not set by the program
     slot_sharing_group: str
     buffer_timeout_ms: int | None  # None: the environment's
     in_edges: list[StreamEdge] = field(default_factory=list)
@@ -155,6 +156,7 @@ def _resolve(
     if parallelism <= 0:
         raise JobGraphError(f"operator '{name}': parallelism has to be at least 1, got {parallelism}")
     max_parallelism = settings.max_parallelism if operator.max_parallelism is None else operator.max_parallelism
+    derived = max_parallelism is None
     if max_parallelism is None:
         max_parallelism = default_max_parallelism(parallelism)
     if not 1 <= max_parallelism <= UPPER_MAX_PARALLELISM:
@@ -175,6 +177,7 @@ def _resolve(
         name=name,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
+        max_parallelism_derived=derived,
         slot_sharing_group=operator.slot_sharing_group or inherited,
         buffer_timeout_ms=operator.buffer_timeout_ms,
     )

@@ -63,6 +63,7 @@ class OperatorTransformation(Transformation):
         super().__init__(name, inputs, output_type)
         self.spec = spec
         self.converts_output = False  # True: the user declared `output_type` here, so records are converted to it
+        self.key_type: Any = None  # declared TypeInformation of the key, None when undeclared
         self.key_selectors: tuple[Any, ...] = ()  # one per input for keyed operators: callable(value) -> key
         self.side_output_types: dict[str, Any] = {}  # tag_id -> TypeInformation or None, for each tag asked for
 

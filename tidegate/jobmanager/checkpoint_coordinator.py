@@ -24,8 +24,23 @@ from tidegate.jobmanager.checkpoint_failure import CheckpointFailureReason, Fail
 from tidegate.jobmanager.checkpoint_settings import CheckpointSettings, Retention
 from tidegate.jobmanager.checkpoint_stats import CheckpointRecord, CheckpointStats
 from tidegate.jobmanager.completed_store import CompletedCheckpoint, CompletedCheckpointStore
-from tidegate.jobmanager.coordinator_effects import Effect, EverythingDurable, FailAttempt, ToSlots
-from tidegate.jobmanager.instructions import CheckpointRequestDone, DeleteOrphans, DeleteState, Log, WriteMetadata
+from tidegate.jobmanager.coordinator_effects import (
+    Effect,
+    EverythingDurable,
+    FailAttempt,
+    ResumeAfterDrain,
+    StoppedWithSavepoint,
+    ToSlots,
+)
+from tidegate.jobmanager.instructions import (
+    CheckpointRequestDone,
+    DeleteClaimed,
+    DeleteOrphans,
+    DeleteSavepoint,
+    DeleteState,
+    Log,
+    WriteMetadata,
+)
 from tidegate.jobmanager.pending_checkpoint import Acknowledgement, PendingCheckpoint, PendingState
 from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.jobmanager.request_decider import CheckpointKind, CheckpointRequest, Queueing, RequestDecider
@@ -33,6 +48,7 @@ from tidegate.network.elements import Alignment, CheckpointBarrier
 from tidegate.protocol.messages import (
     AckCheckpoint,
     DeclineCheckpoint,
+    DrainSources,
     FailureInfo,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -40,30 +56,42 @@ from tidegate.protocol.messages import (
 )
 from tidegate.storage.cleanup import Deletion, Registration, SharedFileRegistry
 
+_MAX_REMEMBERED = 100
+
 
 class CheckpointCoordinator:
     """Every `on_...` method changes the state and returns what is to be done, in order.
 
     `root` is the URI of the job's checkpoint directory; `initial` the snapshot that the job starts from, if any: it is
-    never deleted, and ids go on from its own."""
+    deleted only when the job owns it. Ids go on from its own, and from `highest_id` (of earlier runs in `root`)."""
 
     def __init__(
-        self, graph: JobGraph, settings: CheckpointSettings, root: str, initial: RestorePoint | None = None
+        self,
+        graph: JobGraph,
+        settings: CheckpointSettings,
+        root: str,
+        initial: RestorePoint | None = None,
+        highest_id: CheckpointId | None = None,
     ) -> None:
         self._graph = graph
         self._settings = settings
+        self._root = root
         self._decider = RequestDecider(settings)
         self._failures = FailureManager(settings.tolerable_failures)
         self._files = SharedFileRegistry()
         if initial is not None and initial.root == root:
-            self._files.adopt(initial.metadata)  # and never discard: it is not ours to delete
+            self._files.adopt(initial.metadata)  # discarded only when it is ours to delete
+        self._claimed = initial if initial is not None and initial.owned else None  # until it is deleted
         self.store = CompletedCheckpointStore(settings.num_retained, root)
         self.stats = CheckpointStats(settings.history_size)
-        self._next_id = CheckpointId(initial.checkpoint_id + 1 if initial is not None else 1)
+        self._next_id = CheckpointId(max(highest_id or 0, initial.checkpoint_id if initial is not None else 0) + 1)
         self._attempt: AttemptNumber | None = None  # the running one, None between two
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}  # in order of ids; all of the running attempt
         self._doomed: dict[CheckpointId, Deletion] = {}  # aborted while its metadata is written: deleted after that
         self._exceeded = False  # too many failures in a row: the attempt is about to be over
+        self._drain: CheckpointRequest | None = None  # set from the drain of the sources until its savepoint is due
+        self._drained = False  # the sources of this attempt were told to end
+        self._failed_savepoints: dict[CheckpointId, str] = {}  # id -> folder, the latest: for late acknowledgements
         self._final_from: CheckpointId | None = None  # a checkpoint from this id on makes the end of data durable
         self._all_slots = tuple(SlotIndex(i) for i in range(graph.num_slots))
         sources = {graph.slot_of(v, s) for v, s in graph.all_tasks() if graph.vertices[v].is_source}
@@ -98,8 +126,16 @@ class CheckpointCoordinator:
         self._decider.on_running(now_ms)
         return self._flush(now_ms)
 
+    def on_task_end_of_data(self) -> None:
+        """One more task is at the end of its data, not all."""
+        self._decider.on_task_end_of_data()
+
     def on_all_end_of_data(self, now_ms: float) -> list[Effect]:
         """All tasks are at the end of their data: one more checkpoint, as soon as there is room for it."""
+        if self._drain is not None:
+            savepoint, self._drain = self._drain, None
+            self._decider.on_drained(savepoint)
+            return self._flush(now_ms)
         self._final_from = self._next_id
         self._decider.on_all_end_of_data(now_ms)
         return self._flush(now_ms)
@@ -122,6 +158,7 @@ class CheckpointCoordinator:
         if not keep:
             for checkpoint in self.store.clear():
                 self._delete(self._files.discard(checkpoint.checkpoint_id))
+            self._delete_claimed()
         self._delete(self._files.drain())
         for doomed in self._doomed.values():  # nobody may be there any more to hear that the write has ended
             self._delete(doomed)
@@ -129,15 +166,40 @@ class CheckpointCoordinator:
         return self._take()
 
     # ------------------------------------------------------------ requests and time
-    def on_request(self, request_id: int, savepoint: bool, now_ms: float) -> list[Effect]:
+    def on_request(self, request_id: int, savepoint: bool, now_ms: float, target: str = "") -> list[Effect]:
         """A user asks for a checkpoint; answered by CheckpointRequestDone."""
         kind = CheckpointKind.SAVEPOINT if savepoint else CheckpointKind.USER
-        verdict = self._decider.request(CheckpointRequest(kind, request_id))
-        if verdict is Queueing.NOT_RUNNING:
-            self._refuse_request(request_id, "the job is not running right now: try again when it is")
-        elif verdict is Queueing.QUEUE_FULL:
-            self._refuse_request(request_id, "too many checkpoints were requested already: wait for them")
+        self._queue_request(CheckpointRequest(kind, request_id, target))
         return self._flush(now_ms)
+
+    def on_stop_request(self, request_id: int, drain: bool, target: str, now_ms: float) -> list[Effect]:
+        """A user wants the job to end with a savepoint; answered by CheckpointRequestDone when it cannot be taken, by
+        StoppedWithSavepoint when it is complete."""
+        request = CheckpointRequest(CheckpointKind.SAVEPOINT, request_id, target, stop=True)
+        if self._drain is not None or self._stop_pending is not None:
+            self._refuse_request(request_id, "the job is being stopped already")
+        elif self._attempt is None or self._final_from is not None:
+            self._queue_request(request)
+        elif drain:
+            self._drain = request
+            self._drained = True
+            self._decider.on_draining()
+            self._out.append(ToSlots(self._source_slots, DrainSources(attempt=self._attempt)))
+        else:
+            self._queue_request(request)
+        return self._flush(now_ms)
+
+    @property
+    def _stop_pending(self) -> PendingCheckpoint | None:
+        return next((p for p in self._pending.values() if p.request.stop), None)
+
+    def _queue_request(self, request: CheckpointRequest) -> None:
+        assert request.request_id is not None
+        verdict = self._decider.request(request)
+        if verdict is Queueing.NOT_RUNNING:
+            self._refuse_request(request.request_id, "the job is not running right now: try again when it is")
+        elif verdict is Queueing.QUEUE_FULL:
+            self._refuse_request(request.request_id, "too many checkpoints were requested already: wait for them")
 
     def on_tick(self, now_ms: float) -> list[Effect]:
         for pending in list(self._pending.values()):
@@ -163,7 +225,10 @@ class CheckpointCoordinator:
     def on_fenced_ack(self, ack: AckCheckpoint) -> list[Effect]:
         """Of an attempt or a checkpoint that is over: delete what was written for it, unless the checkpoint is complete
         (then this is only a repetition)."""
-        if ack.checkpoint_id not in self._files.retained and ack.checkpoint_id not in self._doomed:
+        late = self._failed_savepoints.get(ack.checkpoint_id)
+        if late is not None:
+            self._out.append(DeleteSavepoint(late))
+        elif ack.checkpoint_id not in self._files.retained and ack.checkpoint_id not in self._doomed:
             self._delete(self._files.abandon(ack.checkpoint_id, [ack.snapshot]))
         return self._take()
 
@@ -196,7 +261,8 @@ class CheckpointCoordinator:
             checkpoint_id, request, self._attempt, self._graph, now_ms, self._settings.timeout_ms
         )
         self._pending[checkpoint_id] = pending
-        self._files.begin(checkpoint_id)
+        if not request.target:
+            self._files.begin(checkpoint_id)
         tasks = sum(vertex.parallelism for vertex in self._graph.vertices)
         self.stats.on_triggered(CheckpointRecord(checkpoint_id, request.kind, self._attempt, now_ms, tasks))
         alignment, timeout = self._settings.alignment, self._settings.alignment_timeout_ms
@@ -208,12 +274,18 @@ class CheckpointCoordinator:
             alignment=alignment,
             timeout_ms=timeout,
             savepoint=pending.savepoint,
+            target=request.target,
+            stop=request.stop,
         )
         self._out.append(ToSlots(self._source_slots, TriggerCheckpoint(attempt=self._attempt, barrier=barrier)))
 
     def _write_metadata(self, pending: PendingCheckpoint, now_ms: float) -> None:
         """All have acknowledged. From here on the end of other checkpoints cannot release its files."""
         metadata = pending.metadata()
+        if pending.request.target:
+            pending.begin_writing()
+            self._out.append(WriteMetadata(pending.attempt, metadata, pending.request.target))
+            return
         verdict, deletion = self._files.register(metadata)
         self._delete(deletion)
         if verdict is Registration.FILES_ARE_GONE:
@@ -228,14 +300,20 @@ class CheckpointCoordinator:
         self._failures.on_success()
         self.stats.on_completed(checkpoint_id, now_ms)
         self._decider.on_checkpoint_ended(now_ms)
-        if pending.request.request_id is not None:
-            self._out.append(CheckpointRequestDone(pending.request.request_id, checkpoint_id))
+        request = pending.request
+        if request.stop:
+            self._complete_stop(pending, now_ms)
+            return
+        if request.request_id is not None:
+            self._out.append(CheckpointRequestDone(request.request_id, checkpoint_id, target=request.target))
         if pending.savepoint:
             return  # the user's: it subsumes nothing, and nothing is committed because of it
         for older in [p for n, p in self._pending.items() if n < checkpoint_id and not p.savepoint]:
             self._abort(older, CheckpointFailureReason.SUBSUMED, f"by checkpoint {checkpoint_id}", now_ms)
         for subsumed in self.store.add(CompletedCheckpoint(pending.metadata(), now_ms)):
             self._delete(self._files.discard(subsumed.checkpoint_id))
+        if len(self.store.checkpoints) >= self._settings.num_retained:
+            self._delete_claimed()
         assert self._attempt is not None
         complete = NotifyCheckpointComplete(attempt=self._attempt, checkpoint_id=checkpoint_id)
         self._out.append(ToSlots(self._all_slots, complete))
@@ -243,10 +321,21 @@ class CheckpointCoordinator:
             self._stop(CheckpointFailureReason.JOB_ENDING, now_ms)
             self._out.append(EverythingDurable())
 
+    def _complete_stop(self, pending: PendingCheckpoint, now_ms: float) -> None:
+        """The one savepoint that things are committed because of: nothing comes after it."""
+        assert self._attempt is not None
+        complete = NotifyCheckpointComplete(attempt=self._attempt, checkpoint_id=pending.checkpoint_id)
+        self._out.append(ToSlots(self._all_slots, complete))
+        self._stop(CheckpointFailureReason.JOB_ENDING, now_ms)
+        point = RestorePoint(pending.metadata(), pending.request.target)
+        self._out.append(StoppedWithSavepoint(pending.request.request_id, point))
+
     def _abort(self, pending: PendingCheckpoint, reason: CheckpointFailureReason, detail: str, now_ms: float) -> None:
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
-        if pending.state is PendingState.WRITING and reason is not CheckpointFailureReason.METADATA_FAILED:
+        if pending.request.target:
+            self._forget_savepoint(pending)
+        elif pending.state is PendingState.WRITING and reason is not CheckpointFailureReason.METADATA_FAILED:
             self._doomed[checkpoint_id] = self._files.discard(checkpoint_id)
         elif pending.state is PendingState.WRITING:
             self._delete(self._files.discard(checkpoint_id))
@@ -255,7 +344,8 @@ class CheckpointCoordinator:
         pending.discard()
         self.stats.on_failed(checkpoint_id, reason, detail, now_ms)
         self._decider.on_checkpoint_ended(now_ms)
-        text = f"checkpoint {checkpoint_id} failed: {reason.text} ({detail})"
+        what = "savepoint" if pending.savepoint else "checkpoint"
+        text = f"{what} {checkpoint_id} failed: {reason.text} ({detail})"
         self._log(logging.WARNING if reason.counts else logging.INFO, text)
         if pending.request.request_id is not None:
             self._out.append(CheckpointRequestDone(pending.request.request_id, checkpoint_id, text))
@@ -264,12 +354,33 @@ class CheckpointCoordinator:
             self._out.append(ToSlots(self._all_slots, aborted))
         if pending.kind is CheckpointKind.FINAL:
             self._decider.on_final_failed(now_ms)
+        if pending.request.stop and reason is not CheckpointFailureReason.ATTEMPT_OVER:
+            self._go_on_after_failed_stop(text)
+        if pending.savepoint:
+            return  # the user's business: the job does not fail because of it
         if self._failures.on_failure(reason) is Tolerance.EXCEEDED:
             self._exceeded = True
             self._out.append(FailAttempt(FailureInfo(summary=self._intolerable(text))))
 
+    def _forget_savepoint(self, pending: PendingCheckpoint) -> None:
+        self._failed_savepoints[pending.checkpoint_id] = pending.request.target
+        while len(self._failed_savepoints) > _MAX_REMEMBERED:
+            del self._failed_savepoints[next(iter(self._failed_savepoints))]
+        self._out.append(DeleteSavepoint(pending.request.target))
+
+    def _go_on_after_failed_stop(self, text: str) -> None:
+        """The sources go on when they hear that the savepoint was aborted, unless they have come to their end."""
+        self._decider.on_stop_failed()
+        if self._drained:
+            self._exceeded = True  # no more checkpoints of this attempt
+            self._out.append(ResumeAfterDrain(FailureInfo(summary=f"the job could not be stopped: {text}")))
+
     def _stop(self, reason: CheckpointFailureReason, now_ms: float) -> None:
         """No more checkpoints in this attempt."""
+        if self._drain is not None and self._drain.request_id is not None:
+            self._refuse_request(self._drain.request_id, reason.text)
+        self._drain = None
+        self._drained = False
         for request in self._decider.on_stopped():
             if request.request_id is not None:
                 self._refuse_request(request.request_id, reason.text)
@@ -290,6 +401,15 @@ class CheckpointCoordinator:
     def _delete(self, deletion: Deletion) -> None:
         if deletion:
             self._out.append(DeleteState(tuple(deletion.files), tuple(deletion.directories)))
+
+    def _delete_claimed(self) -> None:
+        claimed, self._claimed = self._claimed, None
+        if claimed is None:
+            return
+        if claimed.root == self._root:
+            self._delete(self._files.discard(claimed.checkpoint_id))
+        else:
+            self._out.append(DeleteClaimed(claimed.root, claimed.checkpoint_id))
 
     def _log(self, level: int, text: str) -> None:
         self._out.append(Log(level, text))

@@ -32,6 +32,7 @@ class CheckpointSettings:
     tolerable_failures: int = 0
     num_retained: int = 1
     retention: Retention = Retention.NO_EXTERNALIZED_CHECKPOINTS
+    after_tasks_finish: bool = True  # periodic ones go on when some tasks are at the end of their data
     history_size: int = 100  # checkpoints that the statistics remember
     warnings: tuple[str, ...] = ()  # for the user, about settings that have no effect
 
@@ -76,6 +77,7 @@ class CheckpointSettings:
             tolerable_failures=options.read(configuration, options.TOLERABLE_FAILED_CHECKPOINTS),
             num_retained=options.read(configuration, options.NUM_RETAINED),
             retention=Retention(options.read(configuration, options.EXTERNALIZED_RETENTION)),
+            after_tasks_finish=options.read(configuration, options.CHECKPOINTS_AFTER_TASKS_FINISH),
             history_size=options.read(configuration, options.CHECKPOINT_HISTORY_SIZE),
             warnings=warnings,
         )

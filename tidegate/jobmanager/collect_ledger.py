@@ -19,8 +19,8 @@ class ChunkVerdict(enum.Enum):
 
 
 class CollectLedger:
-    """`take` is the only mutator. With `any_first` (the job starts from a snapshot, so its sinks go on counting where
-    an earlier job stopped) the first chunk of a subtask may have any number, otherwise it has 0."""
+    """`take` and `start_over` change it. With `any_first` (the job starts from a snapshot, so its sinks go on counting
+    where an earlier job stopped) the first chunk of a subtask may have any number, otherwise it has 0."""
 
     def __init__(self, any_first: bool) -> None:
         self._any_first = any_first
@@ -35,6 +35,12 @@ class CollectLedger:
             return ChunkVerdict.GAP
         self._next[source] = expected + 1
         return ChunkVerdict.DELIVER
+
+    def start_over(self) -> None:
+        """The job falls back to an older checkpoint: its sinks count from there again, but what they send under a known
+        number may be something else. It is delivered again rather than lost."""
+        self._any_first = True
+        self._next.clear()
 
     def expected(self, operator_id: OperatorId, subtask: SubtaskIndex) -> int:
         return self._next.get((operator_id, subtask), 0)

@@ -49,7 +49,7 @@ class CompletedCheckpointStore:
     def latest_restorable(self) -> RestorePoint | None:
         for checkpoint in reversed(self._checkpoints):
             if checkpoint.checkpoint_id not in self._corrupt:
-                return RestorePoint(checkpoint.metadata, self._root)
+                return RestorePoint(checkpoint.metadata, self._root, owned=True)
         return None
 
     def mark_corrupt(self, checkpoint_id: CheckpointId) -> None:

@@ -39,6 +39,7 @@ class Member:
     data_address: str
     last_heard_ms: float
     metrics: dict[str, float] = field(default_factory=dict)  # of its latest heartbeat
+    accumulators: bytes = b""  # likewise
 
     def describe(self) -> str:
         return f"worker of slot {self.slot} ({self.host}, pid {self.pid})"
@@ -56,6 +57,7 @@ class Gang:
         self.ready: set[SlotIndex] = set()  # subset of members
         self.finished: dict[SlotIndex, bytes] = {}  # slot -> accumulators; subset of members
         self.end_of_data: set[tuple[VertexId, SubtaskIndex]] = set()  # subset of all tasks
+        self.stopped = False  # finishes behind a savepoint, not at the end of its data
         self.exited = False  # Spark says that the gang is over
         self._all_tasks = frozenset(graph.all_tasks())
 
@@ -131,5 +133,5 @@ class Gang:
             check_internal(self.complete, "deployed before all slots had registered")
         if GangPhase.RUNNING <= self.phase < GangPhase.LEAVING:
             check_internal(len(self.ready) == self.num_slots, "started before all slots were ready")
-        if self.phase is GangPhase.FINISHING:
+        if self.phase is GangPhase.FINISHING and not self.stopped:
             check_internal(self.end_of_data == self._all_tasks, "finishing before all tasks were at end of data")

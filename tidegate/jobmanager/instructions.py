@@ -43,6 +43,15 @@ class WriteMetadata:
 
     attempt: AttemptNumber
     metadata: CheckpointMetadata
+    target: str = ""  # a savepoint: URI of its folder, instead of the job's checkpoint directory
+
+
+@dataclass(frozen=True)
+class DeleteSavepoint:
+    """A savepoint has failed: delete its folder with all that was written so far. Best effort, on a helper thread, in
+    order with WriteMetadata."""
+
+    target: str
 
 
 @dataclass(frozen=True)
@@ -61,12 +70,23 @@ class DeleteOrphans:
 
 
 @dataclass(frozen=True)
+class DeleteClaimed:
+    """The checkpoint of another job that this one was started from, and has claimed, is no longer needed. Best effort:
+    nothing of it may be deleted while that job runs."""
+
+    root: str
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True)
 class CheckpointRequestDone:
-    """The answer to `on_checkpoint_request`: the checkpoint is complete, or why it is not (`error`)."""
+    """The answer to `on_checkpoint_request` and `on_stop_request`: the checkpoint is complete (and the job finished, in
+    the second case), or why it is not (`error`)."""
 
     request_id: int
     checkpoint_id: CheckpointId | None
     error: str | None = None
+    target: str = ""  # of a savepoint: where it lies
 
 
 @dataclass(frozen=True)
@@ -123,8 +143,10 @@ Instruction = (
     | CancelGang
     | Send
     | WriteMetadata
+    | DeleteSavepoint
     | DeleteState
     | DeleteOrphans
+    | DeleteClaimed
     | CheckpointRequestDone
     | DeliverResults
     | StatusChanged

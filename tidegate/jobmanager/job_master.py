@@ -10,6 +10,10 @@ One attempt::
                  all tasks at the end  -> last checkpoint (when checkpointing is on) -> Finish to all
                  all slots finished    -> Leave to all, wait for the gang's exit -> JobEnded(FINISHED)
 
+Stop with a savepoint: the sources, and then everybody, stand still behind its barrier; when it is complete, Finish to
+all. From then on the savepoint is what every further attempt starts from, and such an attempt is told to Finish
+instead of Start: it commits what the savepoint holds, and nothing is processed any more.
+
 A failure at any point before "all slots finished": Leave to all at once; the restart strategy is asked at that moment,
 so that its delay and the leaving of the workers overlap; when the gang is gone, or its time to leave is over, the next
 attempt is submitted or the job ends. Nothing that an earlier attempt says changes anything any more.
@@ -30,7 +34,14 @@ from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotInd
 from tidegate.common.job_status import JobStatus
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.collect_ledger import ChunkVerdict, CollectLedger
-from tidegate.jobmanager.coordinator_effects import Effect, EverythingDurable, FailAttempt, ToSlots
+from tidegate.jobmanager.coordinator_effects import (
+    Effect,
+    EverythingDurable,
+    FailAttempt,
+    ResumeAfterDrain,
+    StoppedWithSavepoint,
+    ToSlots,
+)
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.gang import Gang, GangPhase, Member, Registration
 from tidegate.jobmanager.gang_monitor import GangMonitor
@@ -51,6 +62,7 @@ from tidegate.jobmanager.recovery_points import RecoveryPoints, RestorePoint
 from tidegate.jobmanager.recovery_policy import RecoveryPolicy
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision, RestartStrategy
 from tidegate.jobmanager.state_assignment import assign_state
+from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
 from tidegate.protocol.messages import (
     AckCheckpoint,
     CollectAck,
@@ -69,10 +81,19 @@ from tidegate.protocol.messages import (
     Start,
     TaskEndOfData,
     TaskFailed,
+    WatermarkLimits,
+    WatermarkReport,
 )
 
 if TYPE_CHECKING:
     from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+
+
+_NO_CHECKPOINTS = (
+    "checkpointing is off for this job, and without it there are no savepoints either: call "
+    "env.enable_checkpointing(interval), or set execution.checkpointing.interval"
+)
+_METADATA_GRACE_MS = 2_500.0  # how long the end of a job waits for metadata that is being written
 
 
 class JobMaster:
@@ -100,6 +121,7 @@ class JobMaster:
         self._machine = JobStatusMachine()
         self._gang: Gang | None = None  # of the current or latest attempt; None only before the first
         self._monitor: GangMonitor | None = None  # of that gang
+        self._alignment = WatermarkAlignment(graph)  # of that gang's sources
         self._restored: RestorePoint | None = None  # what the current attempt was deployed with
         self._decision: RestartDecision | None = None  # set exactly while FAILING
         self._failures = FailureHistory()
@@ -108,6 +130,7 @@ class JobMaster:
         self._gang_cancelled = False  # CancelGang was sent for the current attempt
         self._restart_at: float | None = None  # set exactly while RESTARTING without a gang
         self._collected = CollectLedger(any_first=initial is not None)
+        self._stop: StoppedWithSavepoint | None = None  # the job ends with this savepoint, which is complete
         self._started_ms: float | None = None
         self._ended = False
         self._out = Outbox()
@@ -117,6 +140,10 @@ class JobMaster:
     @property
     def status(self) -> JobStatus:
         return self._machine.status
+
+    @property
+    def num_slots(self) -> int:
+        return self._graph.num_slots
 
     @property
     def attempt(self) -> AttemptNumber:
@@ -236,12 +263,28 @@ class JobMaster:
             self._on_gang_gone(now_ms)
         return self._out.flush()
 
-    def on_checkpoint_request(self, request_id: int, savepoint: bool, now_ms: float) -> list[Instruction]:
-        """A user asks for a checkpoint. Answered by one CheckpointRequestDone with the same id, at once or later."""
+    def on_checkpoint_request(
+        self, request_id: int, savepoint: bool, now_ms: float, target: str = ""
+    ) -> list[Instruction]:
+        """A user asks for a checkpoint, or for a savepoint in the folder `target`. Answered by one
+        CheckpointRequestDone with the same id, at once or later."""
         self._see_time(now_ms)
         if self._coordinator is None:
-            return [CheckpointRequestDone(request_id, None, "checkpointing is off for this job")]
-        self._apply(self._coordinator.on_request(request_id, savepoint, now_ms), now_ms)
+            return [CheckpointRequestDone(request_id, None, _NO_CHECKPOINTS)]
+        self._apply(self._coordinator.on_request(request_id, savepoint, now_ms, target), now_ms)
+        return self._out.flush()
+
+    def on_stop_request(self, request_id: int, drain: bool, target: str, now_ms: float) -> list[Instruction]:
+        """A user wants the job to end with a savepoint in the folder `target`. Answered like a checkpoint request, when
+        the job has ended or the savepoint has failed; in the second case the job goes on.
+
+        `drain`: event time comes to its end first, as at the end of bounded input."""
+        self._see_time(now_ms)
+        if self._coordinator is None:
+            return [CheckpointRequestDone(request_id, None, _NO_CHECKPOINTS)]
+        if self._stop is not None:
+            return [CheckpointRequestDone(request_id, None, "the job is being stopped already")]
+        self._apply(self._coordinator.on_stop_request(request_id, drain, target, now_ms), now_ms)
         return self._out.flush()
 
     def on_results_taken(
@@ -295,16 +338,28 @@ class JobMaster:
             member = gang.members.get(message.slot)
             if member is not None:
                 member.metrics = message.metrics
+                member.accumulators = message.accumulators or member.accumulators
         elif isinstance(message, SlotReady):
             gang.heard(message.slot, now_ms)
             if gang.phase is GangPhase.RESTORING and gang.mark_ready(message.slot):
                 self._start_gang(gang, now_ms)
         elif isinstance(message, TaskEndOfData):
             gang.heard(self._graph.slot_of(message.vertex, message.subtask), now_ms)
-            if gang.mark_end_of_data(message.vertex, message.subtask) and gang.phase is GangPhase.RUNNING:
+            all_at_end = gang.mark_end_of_data(message.vertex, message.subtask)
+            if gang.phase is GangPhase.RUNNING and self._coordinator is not None:
+                self._coordinator.on_task_end_of_data()
+            if all_at_end and gang.phase is GangPhase.RUNNING:
                 self._on_all_end_of_data(gang, now_ms)
+        elif isinstance(message, WatermarkReport):
+            gang.heard(message.slot, now_ms)
+            limits = self._alignment.on_report(message.slot, message.watermarks)
+            if limits:
+                self._out.send_all(gang, WatermarkLimits(attempt=gang.attempt, limits=limits))
         elif isinstance(message, SlotFinished):
             gang.heard(message.slot, now_ms)
+            if message.slot in gang.members:
+                gang.members[message.slot].metrics = message.metrics
+                gang.members[message.slot].accumulators = message.accumulators
             if gang.phase is GangPhase.FINISHING and gang.mark_finished(message.slot, message.accumulators):
                 self._tell_to_leave("the job is finished", now_ms)
         elif isinstance(message, TaskFailed):
@@ -347,6 +402,7 @@ class JobMaster:
         self._gang = Gang(attempt, self._graph, now_ms)
         self._gang_cancelled = False
         self._restored = None
+        self._alignment = WatermarkAlignment(self._graph)
         self._monitor = GangMonitor(self._gang, self._settings)
         self._out.add(SubmitGang(attempt, self._gang.num_slots))
 
@@ -381,6 +437,9 @@ class JobMaster:
         gang.enter(GangPhase.RUNNING)
         self._step(JobStatus.RUNNING)
         self._policy.on_running(now_ms)
+        if self._stop is not None:
+            self._finish(gang)
+            return
         self._out.send_all(gang, Start(attempt=gang.attempt))
         if self._coordinator is not None:
             self._apply(self._coordinator.on_attempt_running(gang.attempt, now_ms), now_ms)
@@ -394,6 +453,7 @@ class JobMaster:
             self._apply(self._coordinator.on_all_end_of_data(now_ms), now_ms)
 
     def _finish(self, gang: Gang) -> None:
+        gang.stopped = self._stop is not None
         gang.enter(GangPhase.FINISHING)
         self._out.send_all(gang, Finish(attempt=gang.attempt))
 
@@ -429,8 +489,9 @@ class JobMaster:
             self._out.add(CancelGang(gang.attempt))
 
     # ------------------------------------------------------------ failure and end
-    def _fail(self, failure: FailureInfo, now_ms: float) -> None:
-        """The current attempt has failed. Only the first cause of an attempt comes here."""
+    def _fail(self, failure: FailureInfo, now_ms: float, decision: RestartDecision | None = None) -> None:
+        """The current attempt has failed. Only the first cause of an attempt comes here. `decision`: what follows, when
+        the restart strategy has no say in it."""
         gang = self._gang
         assert gang is not None
         check_internal(gang.phase is not GangPhase.LEAVING, "an attempt failed that was over already")
@@ -439,7 +500,7 @@ class JobMaster:
         job = self._settings.job_name
         self._out.log(logging.WARNING, f"attempt {gang.attempt} of job '{job}' failed: {failure.summary}")
         self._step(JobStatus.FAILING)
-        self._decision = self._decide(failure, now_ms)
+        self._decision = self._decide(failure, now_ms) if decision is None else decision
         self._tell_to_leave("another part of the job has failed", now_ms)
 
     def _on_better_cause(self, failure: FailureInfo, now_ms: float) -> None:
@@ -453,6 +514,8 @@ class JobMaster:
         verdict = self._policy.on_failure(failure, now_ms)
         if verdict.warning:
             self._out.log(logging.WARNING, verdict.warning)
+        if verdict.falls_back:
+            self._collected.start_over()
         return verdict.decision
 
     def _on_leave_timeout(self, gang: Gang, now_ms: float) -> None:
@@ -482,7 +545,7 @@ class JobMaster:
             return
         if patient and self._coordinator is not None and self._coordinator.writing_metadata:
             if self._leave_deadline is None:
-                self._leave_deadline = now_ms + self._settings.leave_grace_ms
+                self._leave_deadline = now_ms + min(self._settings.leave_grace_ms, _METADATA_GRACE_MS)
             return
         self._end(now_ms)
 
@@ -501,9 +564,29 @@ class JobMaster:
         accumulators: tuple[bytes, ...] = ()
         if terminal is JobStatus.FINISHED and self._gang is not None:
             accumulators = tuple(self._gang.finished[slot] for slot in sorted(self._gang.finished))
+        self._answer_stop(terminal)
         self._ended = True
         runtime = now_ms - self._started_ms if self._started_ms is not None else 0.0
         self._out.add(JobEnded(terminal, self._failures.entries, self._failures.total, runtime, accumulators, reason))
+
+    def _answer_stop(self, terminal: JobStatus) -> None:
+        stop = self._stop
+        if stop is None or stop.request_id is None:
+            return
+        error = None
+        if terminal is not JobStatus.FINISHED:
+            error = (
+                f"savepoint {stop.point.root} is complete, but the job ended as {terminal.name} before everything in "
+                "it was committed: start a job from it, which commits the rest first"
+            )
+        self._out.add(CheckpointRequestDone(stop.request_id, stop.point.checkpoint_id, error, stop.point.root))
+
+    def _on_stopped(self, stop: StoppedWithSavepoint) -> None:
+        self._stop = stop
+        self._recovery.stop_at(stop.point)
+        if self._active:
+            assert self._gang is not None
+            self._finish(self._gang)
 
     # ------------------------------------------------------------ output
     def _apply(self, effects: Iterable[Effect], now_ms: float) -> None:
@@ -515,6 +598,11 @@ class JobMaster:
             elif isinstance(effect, FailAttempt):
                 if self._active:
                     self._fail(effect.failure, now_ms)
+            elif isinstance(effect, ResumeAfterDrain):
+                if self._active:
+                    self._fail(effect.failure, now_ms, RestartAfter(0.0))
+            elif isinstance(effect, StoppedWithSavepoint):
+                self._on_stopped(effect)
             elif isinstance(effect, EverythingDurable):
                 if self._active:
                     assert self._gang is not None

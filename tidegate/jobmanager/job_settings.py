@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
+
+_SELF_KILL_MS = 1_500.0
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class JobSettings:
     heartbeat_interval_ms: float = 1_000.0
     heartbeat_timeout_ms: float = 8_000.0
     start_timeout_ms: float = 60_000.0  # from the submission of a gang until all its slots have registered
-    leave_grace_ms: float = 2_500.0  # time to leave by themselves before Spark is asked to kill what is left
+    leave_grace_ms: float = 2_500.0  # time to leave before Spark is asked to kill what is left; may be infinite
     allow_non_restored_state: bool = False  # state of operators that the job no longer has may be dropped
 
     def __post_init__(self) -> None:
@@ -37,5 +40,11 @@ class JobSettings:
             heartbeat_interval_ms=options.read(configuration, options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_ms=options.read(configuration, options.HEARTBEAT_TIMEOUT),
             start_timeout_ms=options.read(configuration, options.SLOT_START_TIMEOUT),
+            leave_grace_ms=_leave_grace(options.read(configuration, options.CANCELLATION_TIMEOUT)),
             allow_non_restored_state=options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE),
         )
+
+
+def _leave_grace(cancellation_timeout_ms: float) -> float:
+    """A worker whose task does not leave in time ends itself; Spark is asked only when that did not help either."""
+    return cancellation_timeout_ms + _SELF_KILL_MS if cancellation_timeout_ms > 0 else math.inf

@@ -14,6 +14,7 @@ from tidegate.protocol.messages import FailureInfo
 class FailureVerdict:
     decision: RestartDecision
     warning: str = ""
+    falls_back: bool = False  # to a point before the latest: what was delivered since comes again
 
 
 class RecoveryPolicy:
@@ -47,4 +48,5 @@ class RecoveryPolicy:
             RestartAfter(0.0),
             f"checkpoint {refused} cannot be read ({failure.summary}); falling back to checkpoint "
             f"{point.checkpoint_id}: what sinks have committed since then may be written again",
+            falls_back=True,
         )

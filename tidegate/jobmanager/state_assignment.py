@@ -6,19 +6,23 @@ Operators are matched by id. With the same parallelism every subtask gets back w
 - split list state: all items in the order of the old subtasks, cut into equal shares,
 - union list state: everything, to everyone (also without a change of parallelism: that is what union means),
 - broadcast state: the copy of one old subtask,
-- in-flight records of channels: refused, and so is another max parallelism for keyed state.
+- in-flight records of channels: see `channel_assignment`.
+
+Another max parallelism for keyed state is refused, since keys cannot move between key groups. A vertex whose max
+parallelism was not set by the program takes over that of its state (`adopt_max_parallelism`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
-from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode
+from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorNode
+from tidegate.jobmanager.channel_assignment import assign_channels, key_group_range
 from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.storage.handles import (
-    ChannelState,
     CheckpointMetadata,
     OperatorListState,
     OperatorMetadata,
@@ -35,7 +39,7 @@ def assign_state(graph: JobGraph, point: RestorePoint, allow_non_restored: bool)
     """The restore message of every slot. SnapshotError when the snapshot does not fit the job."""
     old = {operator.operator_id: operator for operator in point.metadata.operators}
     _check_all_operators_exist(graph, point.metadata, allow_non_restored)
-    channels = _assign_channels(graph, point.metadata, old, allow_non_restored)
+    channels = assign_channels(graph, point.metadata, allow_non_restored)
     operators: dict[tuple[VertexId, SubtaskIndex], list[OperatorRestore]] = defaultdict(list)
     for vertex in graph.vertices:
         for node in vertex.operators:
@@ -46,19 +50,42 @@ def assign_state(graph: JobGraph, point: RestorePoint, allow_non_restored: bool)
     restores = {}
     for slot in map(SlotIndex, range(graph.num_slots)):
         tasks = [
-            TaskRestore(vertex=v, subtask=s, operators=operators[v, s], channels=channels[v, s])
+            TaskRestore(
+                vertex=v,
+                subtask=s,
+                operators=operators[v, s],
+                channels=channels.kept[v, s],
+                moved=channels.moved[v, s],
+            )
             for v, s in graph.tasks_of_slot(slot)
-            if operators[v, s] or channels[v, s]
+            if operators[v, s] or channels.kept[v, s] or channels.moved[v, s]
         ]
-        restores[slot] = SlotRestore(checkpoint_id=point.checkpoint_id, root=point.root, tasks=tasks)
+        restores[slot] = SlotRestore(checkpoint_id=point.checkpoint_id, root=point.root, tasks=tasks, owned=point.owned)
     return restores
 
 
-def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> tuple[int, int]:
-    """The key groups [start, end) of a subtask: contiguous, as in Flink."""
-    start = (subtask * max_parallelism + parallelism - 1) // parallelism
-    end = ((subtask + 1) * max_parallelism + parallelism - 1) // parallelism
-    return start, end
+def adopt_max_parallelism(graph: JobGraph, metadata: CheckpointMetadata) -> JobGraph:
+    """The graph with the key groups that its state has, wherever the program does not ask for others. SnapshotError
+    when an operator has more subtasks than there are key groups."""
+    old = {operator.operator_id: operator for operator in metadata.operators}
+    vertices = []
+    for vertex in graph.vertices:
+        keyed = {
+            before.max_parallelism
+            for node in vertex.operators
+            if (before := old.get(node.operator_id)) is not None and any(s.keyed is not None for s in before.subtasks)
+        }
+        if vertex.max_parallelism_derived and len(keyed) == 1:
+            (groups,) = keyed
+            if vertex.parallelism > groups:
+                raise SnapshotError(
+                    f"'{vertex.name}' has parallelism {vertex.parallelism}, but its keyed state was taken with max "
+                    f"parallelism {groups}, which is the number of its key groups and cannot change: run it with a "
+                    f"parallelism of {groups} or less."
+                )
+            vertex = dataclasses.replace(vertex, max_parallelism=groups)
+        vertices.append(vertex)
+    return dataclasses.replace(graph, vertices=tuple(vertices))
 
 
 # ---------------------------------------------------------------- operators
@@ -140,57 +167,3 @@ def _share(states: list[OperatorListState], subtask: int, parallelism: int) -> l
             share.append((state.handle, low, high))
         offset += state.count
     return share
-
-
-# ---------------------------------------------------------------- channels
-
-
-def _assign_channels(
-    graph: JobGraph, metadata: CheckpointMetadata, old: dict[OperatorId, OperatorMetadata], allow_non_restored: bool
-) -> dict[tuple[VertexId, SubtaskIndex], list[ChannelState]]:
-    """In-flight records: those queued at the receiver go to the downstream task, at the sender to the upstream one."""
-    edges = {edge.key: edge for edge in graph.edges}
-    assigned: dict[tuple[VertexId, SubtaskIndex], list[ChannelState]] = defaultdict(list)
-    for channel in metadata.channels:
-        edge = edges.get(channel.edge_key)
-        if edge is None:
-            if allow_non_restored:
-                continue
-            raise SnapshotError(
-                f"Checkpoint {metadata.checkpoint_id} holds in-flight records of the edge {channel.edge_key}, which "
-                "this job does not have (an operator was removed, or is chained differently). Resume the unchanged "
-                "job, or start from a checkpoint without in-flight records: an aligned one, or a savepoint."
-            )
-        _check_same_channels(graph, metadata, edge, channel, old)
-        if channel.side == "input":
-            assigned[edge.target, channel.downstream].append(channel)
-        else:
-            assigned[edge.source, channel.upstream].append(channel)
-    return assigned
-
-
-def _check_same_channels(
-    graph: JobGraph,
-    metadata: CheckpointMetadata,
-    edge: JobEdge,
-    channel: ChannelState,
-    old: dict[OperatorId, OperatorMetadata],
-) -> None:
-    source, target = graph.vertices[edge.source], graph.vertices[edge.target]
-    sides = [(source, source.operators[edge.source_operator]), (target, target.operators[0])]
-    for vertex, node in sides:
-        before = old[node.operator_id].parallelism if node.operator_id in old else vertex.parallelism
-        if before != vertex.parallelism:
-            raise SnapshotError(
-                f"Checkpoint {metadata.checkpoint_id} is an unaligned one with in-flight records into or out of "
-                f"{_title(node.name, node.uid, node.operator_id)}, whose parallelism has changed from {before} to "
-                f"{vertex.parallelism}: such records cannot be moved. Resume with parallelism {before}, or start from "
-                "a checkpoint without in-flight records: an aligned one, or a savepoint."
-            )
-    if channel.downstream not in graph.downstream_subtasks(edge, channel.upstream):
-        raise SnapshotError(
-            f"Checkpoint {metadata.checkpoint_id} holds in-flight records from subtask {channel.upstream} of "
-            f"'{source.name}' to subtask {channel.downstream} of '{target.name}', which are no longer connected: the "
-            f"partitioning between them has changed to {edge.partition.kind.value}. Resume the unchanged job, or start "
-            "from a checkpoint without in-flight records: an aligned one, or a savepoint."
-        )

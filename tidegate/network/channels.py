@@ -15,7 +15,7 @@ from typing import Any
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import ChannelAddress
 from tidegate.common.record_batch import RecordBatch
-from tidegate.network.elements import CheckpointBarrier, ControlElement
+from tidegate.network.elements import CheckpointBarrier, ControlElement, Watermark
 from tidegate.network.serialization import Element, SerializedElement, serialize
 
 
@@ -45,10 +45,11 @@ class OutputChannel:
         return self.queued_batches >= self.MAX_QUEUED
 
     def add(self, values: list[Any], timestamps: list[int] | None, now_ms: float) -> None:
-        """Append records. Takes ownership of neither list. A large list becomes a batch of its own, without a copy."""
+        """Append records. Takes ownership of neither list. A large list becomes a batch of its own, without a copy,
+        a very large one several."""
         mine = self._values
         if not mine and len(values) >= self.batch_size:
-            self._push(RecordBatch(values, timestamps))
+            self._push_all(RecordBatch(values, timestamps))
             return
         if mine and (timestamps is None) != (self._timestamps is None):
             self.flush()
@@ -65,12 +66,15 @@ class OutputChannel:
     def flush(self) -> None:
         """Finish the batch under construction, if it holds anything."""
         if self._values:
-            self._push(RecordBatch(self._values, self._timestamps))
+            self._push_all(RecordBatch(self._values, self._timestamps))
             self._values, self._timestamps, self.oldest_ms = [], None, None
 
     def add_control(self, element: ControlElement) -> None:
-        """Put a control element behind everything produced so far."""
+        """Put a control element behind everything produced so far. A watermark replaces one that still waits at the
+        end, so that they do not pile up behind a receiver that stands still."""
         self.flush()
+        if isinstance(element, Watermark) and self.queue and isinstance(self.queue[-1], Watermark):
+            self.queue.pop()
         self.queue.append(element)
 
     def overtake(self, barrier: CheckpointBarrier) -> list[Element]:
@@ -135,6 +139,15 @@ class OutputChannel:
     def grant(self, credits: int) -> None:
         check_internal(credits > 0, f"channel {self.address}: granted {credits} credits")
         self.credits += credits
+
+    def _push_all(self, batch: RecordBatch) -> None:
+        """No batch has twice as many records as `batch_size`: a receiver's memory is counted in batches."""
+        size, count = self.batch_size, len(batch)
+        if count < 2 * size:
+            self._push(batch)
+            return
+        for start in range(0, count, size):
+            self._push(batch.slice(start, start + size))
 
     def _push(self, batch: RecordBatch) -> None:
         self.queue.append(batch)

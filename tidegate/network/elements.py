@@ -41,11 +41,15 @@ class CheckpointBarrier(msgspec.Struct, frozen=True, tag=True):
     alignment: Alignment = Alignment.ALIGNED
     timeout_ms: int = 0  # only for ALIGNED_WITH_TIMEOUT
     savepoint: bool = False  # full and self-contained snapshot wanted
+    target: str = ""  # savepoints: URI of the folder that gets it, in the savepoint format; "": as a checkpoint
+    stop: bool = False  # the job stops with it: nothing is emitted behind this barrier until its fate is known
 
 
 class EndOfData(msgspec.Struct, frozen=True, tag=True):
     """No more records on this channel. Barriers may still follow, until the whole job ends: that is how checkpoints
     go on, and a last one is taken, when some tasks have finished."""
+
+    drained: bool = False  # the sources were told to stop: there would have been more
 
 
 ControlElement = Watermark | WatermarkStatus | CheckpointBarrier | EndOfData

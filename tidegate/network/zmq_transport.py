@@ -16,7 +16,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
-from tidegate.common.ids import SlotIndex
+from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.transport import ConnectionLostError
 from tidegate.network.wire import Frame, decode, encode_header
 
@@ -73,9 +73,10 @@ def authenticate(context: zmq.Context[Any], keys: JobKeys) -> ThreadAuthenticato
 class ZmqTransport:
     """Implements `DataTransport`. Owned by the mailbox thread, except `address`, which is known after construction."""
 
-    def __init__(self, context: zmq.Context[Any], keys: JobKeys, host: str) -> None:
+    def __init__(self, context: zmq.Context[Any], keys: JobKeys, host: str, attempt: AttemptNumber) -> None:
         self._context = context
         self._keys = keys
+        self._attempt = attempt
         self._pull = context.socket(zmq.PULL)
         self._pull.setsockopt(zmq.RCVHWM, 0)
         self._pull.setsockopt(zmq.LINGER, 0)
@@ -123,6 +124,8 @@ class ZmqTransport:
             except zmq.Again:
                 break
             frame = decode(header, payload)
+            if frame.attempt != self._attempt:
+                continue  # a worker of an earlier attempt whose peer had this port: fenced, and not in our numbering
             expected = self._received.get(frame.sender, 0)
             if frame.sequence != expected:
                 raise ConnectionLostError(

@@ -61,6 +61,7 @@ class SlotHeartbeat(Message, frozen=True):
 
     slot: SlotIndex
     metrics: dict[str, float] = {}
+    accumulators: bytes = b""  # `common.accumulators.dump`, as of a moment ago; b"" when they are too large for this
 
 
 class TaskEndOfData(Message, frozen=True):
@@ -74,7 +75,15 @@ class SlotFinished(Message, frozen=True):
     """Everything committed and closed after `Finish`."""
 
     slot: SlotIndex
-    accumulators: bytes = b""
+    accumulators: bytes = b""  # `common.accumulators.dump`
+    metrics: dict[str, float] = {}
+
+
+class WatermarkReport(Message, frozen=True):
+    """How far the sources of this slot are that wait for each other. Sent every update interval of the group."""
+
+    slot: SlotIndex
+    watermarks: dict[str, int]  # group -> the lowest watermark of its sources here
 
 
 class TaskFailed(Message, frozen=True):
@@ -126,6 +135,10 @@ class TriggerCheckpoint(Message, frozen=True):
     barrier: CheckpointBarrier
 
 
+class DrainSources(Message, frozen=True):
+    """To the slots that hold source subtasks: come to the end of your data now, wherever you are."""
+
+
 class NotifyCheckpointComplete(Message, frozen=True):
     checkpoint_id: CheckpointId
 
@@ -135,7 +148,8 @@ class NotifyCheckpointAborted(Message, frozen=True):
 
 
 class Finish(Message, frozen=True):
-    """All tasks are at end of data and everything is durable: commit what is pending, close, answer SlotFinished."""
+    """All tasks are at end of data, or stopped behind a savepoint, and everything is durable: commit what is pending,
+    close, answer SlotFinished. May come instead of Start: then there is only something left to commit."""
 
 
 class Leave(Message, frozen=True):
@@ -152,6 +166,12 @@ class CollectAck(Message, frozen=True):
     seq: int
 
 
+class WatermarkLimits(Message, frozen=True):
+    """Sources of these groups wait with what has a higher watermark."""
+
+    limits: dict[str, int]  # group -> highest watermark
+
+
 class MasterHeartbeat(Message, frozen=True):
     pass
 
@@ -162,6 +182,7 @@ SlotToMaster = (
     | SlotHeartbeat
     | TaskEndOfData
     | SlotFinished
+    | WatermarkReport
     | TaskFailed
     | AckCheckpoint
     | DeclineCheckpoint
@@ -171,11 +192,13 @@ MasterToSlot = (
     Deploy
     | Start
     | TriggerCheckpoint
+    | DrainSources
     | NotifyCheckpointComplete
     | NotifyCheckpointAborted
     | Finish
     | Leave
     | CollectAck
+    | WatermarkLimits
     | MasterHeartbeat
 )
 

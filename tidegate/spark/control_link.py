@@ -22,7 +22,7 @@ from tidegate.protocol.messages import Leave, MasterToSlot, Message, SlotHeartbe
 from tidegate.spark.waker import Waker
 from tidegate.taskmanager.clock import Clock
 
-_LEAVE_GRACE_S = 1.0  # user code that does not return within this is ended with its process
+_ORPHAN_GRACE_MS = 1_000.0  # without a driver nobody waits for user code that does not return
 
 
 class ControlLink(threading.Thread):
@@ -39,9 +39,11 @@ class ControlLink(threading.Thread):
         slot: SlotIndex,
         heartbeat_interval_ms: float,
         heartbeat_timeout_ms: float,
+        leave_grace_ms: float,
         clock: Clock,
         deliver: Callable[[MasterToSlot], None],
         metrics: Callable[[], dict[str, float]],
+        accumulators: Callable[[], bytes] = bytes,
     ) -> None:
         super().__init__(name="tidegate-control", daemon=True)
         self._socket = context.socket(zmq.DEALER)
@@ -55,9 +57,11 @@ class ControlLink(threading.Thread):
         self._slot = slot
         self._interval = heartbeat_interval_ms
         self._timeout = heartbeat_timeout_ms
+        self._leave_grace_ms = leave_grace_ms  # 0: user code that does not return is waited for
         self._clock = clock
         self._deliver = deliver
         self._metrics = metrics
+        self._accumulators = accumulators
         self._outgoing: deque[Message] = deque()
         self._waker = Waker()
         self._stopping = False
@@ -83,7 +87,10 @@ class ControlLink(threading.Thread):
         while not self._stopping:
             now = self._clock.now_ms()
             if now >= next_heartbeat:
-                self.send(SlotHeartbeat(attempt=self._attempt, slot=self._slot, metrics=self._metrics()))
+                metrics, accumulators = self._metrics(), self._accumulators()
+                self.send(
+                    SlotHeartbeat(attempt=self._attempt, slot=self._slot, metrics=metrics, accumulators=accumulators)
+                )
                 next_heartbeat = now + self._interval
             self._flush()
             events = dict(poller.poll(max(0, math.ceil(next_heartbeat - now))))
@@ -97,8 +104,8 @@ class ControlLink(threading.Thread):
                     except zmq.Again:
                         break
                     self._deliver(message)
-                    if isinstance(message, Leave):
-                        self._watch_the_leaving()
+                    if isinstance(message, Leave) and self._leave_grace_ms > 0:
+                        self._watch_the_leaving(self._leave_grace_ms)
             if self._monitor in events:
                 self._lost("the connection to the driver was lost")
                 break
@@ -116,13 +123,13 @@ class ControlLink(threading.Thread):
 
     def _lost(self, reason: str) -> None:
         self._deliver(Leave(attempt=self._attempt, reason=reason))
-        self._watch_the_leaving()
+        self._watch_the_leaving(_ORPHAN_GRACE_MS)
 
-    def _watch_the_leaving(self) -> None:
+    def _watch_the_leaving(self, grace_ms: float) -> None:
         """Called once the mailbox thread was told to leave: if user code holds it, the process ends."""
 
         def kill_unless_left() -> None:
-            if not self.main_left.wait(_LEAVE_GRACE_S):
+            if not self.main_left.wait(grace_ms / 1000):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         threading.Thread(target=kill_unless_left, name="tidegate-leave", daemon=True).start()

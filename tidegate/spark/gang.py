@@ -57,6 +57,10 @@ def summarize(error: BaseException) -> str:
         return f"{raised[-1]}{hint}"[:400]
     if "Python worker exited unexpectedly" in text:
         return "a Python worker process exited unexpectedly (it crashed or was killed)"
+    _, found, story = text.partition("Error from python worker:")
+    if found:  # it did not even start: what it wrote before it died, then Spark's Python path
+        said = [line.strip() for line in story.partition("PYTHONPATH was:")[0].splitlines() if line.strip()]
+        return f"Python worker processes could not be started: {' '.join(said[-2:]) or 'they wrote nothing'}"[:400]
     for marker in ("Most recent failure reason: ", "Most recent failure: "):
         if marker in text:
             text = text.split(marker, 1)[1]

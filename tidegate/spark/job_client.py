@@ -7,8 +7,9 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tidegate.common.accumulators import load_values
 from tidegate.common.completable_future import CompletableFuture
-from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError
+from tidegate.common.errors import JobCancelledError, JobExecutionError
 from tidegate.common.ids import AttemptNumber, OperatorId, SubtaskIndex
 from tidegate.common.job_client import JobClient
 from tidegate.common.job_execution_result import JobExecutionResult
@@ -17,6 +18,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.checkpoint_stats import CheckpointRecord
 from tidegate.jobmanager.instructions import AttemptFailure, DeliverResults, JobEnded
 from tidegate.spark.job_observer import JobObserver, Restore, StatusChange, WorkerInfo
+from tidegate.spark.savepoint_requests import SavepointRequests
 
 _END = object()
 
@@ -28,11 +30,13 @@ class SparkJobClient(JobClient):
         self,
         job_id: JobID,
         observer: JobObserver,
+        savepoints: SavepointRequests,
         cancel: Callable[[], None],
         results_taken: Callable[[OperatorId, SubtaskIndex, int], None],
     ) -> None:
         self._job_id = job_id
         self._observer = observer
+        self._savepoints = savepoints
         self._cancel = cancel
         self._results_taken = results_taken
         self._result: CompletableFuture[JobExecutionResult] = CompletableFuture()
@@ -53,13 +57,17 @@ class SparkJobClient(JobClient):
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
     ) -> CompletableFuture[str]:
-        return CompletableFuture.failed(_no_savepoints())
+        return self._savepoints.stop(advance_to_end_of_event_time, savepoint_directory)
 
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
-        return CompletableFuture.failed(_no_savepoints())
+        return self._savepoints.trigger(savepoint_directory)
 
     def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
-        return CompletableFuture.completed({})
+        """As of the workers' latest heartbeats; accumulators of many KiB are there only when the job has ended."""
+        try:
+            return CompletableFuture.completed(self._observer.accumulators())
+        except Exception as error:  # of different classes under one name, or of a class that is not known here
+            return CompletableFuture.failed(error)
 
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
         return self._result
@@ -80,6 +88,11 @@ class SparkJobClient(JobClient):
     def restores(self) -> tuple[Restore, ...]:
         """The latest starts from a checkpoint, oldest first."""
         return self._observer.restores()
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the functions (`RuntimeContext.get_metrics_group`) as of the latest heartbeats, by operator
+        name, subtask, groups and name: `Map.0.parser.errors`. They begin anew with each attempt."""
+        return self._observer.metrics()
 
     def failures(self) -> tuple[AttemptFailure, ...]:
         """Why attempts have failed, oldest first: the first one and the latest ones."""
@@ -107,7 +120,12 @@ class SparkJobClient(JobClient):
 
     def ended(self, end: JobEnded) -> None:
         if end.status is JobStatus.FINISHED:
-            self._result.complete(JobExecutionResult(self._job_id, int(end.runtime_ms)))
+            try:
+                accumulators = load_values(end.accumulators)
+            except Exception as error:  # of different classes under one name, or of a class that is not known here
+                self._result.complete_exceptionally(error)
+            else:
+                self._result.complete(JobExecutionResult(self._job_id, int(end.runtime_ms), accumulators))
         elif end.status is JobStatus.CANCELED:
             self._result.complete_exceptionally(JobCancelledError(f"job {self._job_id} was cancelled"))
         else:
@@ -136,7 +154,3 @@ def failure_text(job_id: str, end: JobEnded) -> str:
     if end.reason:
         lines += ["", end.reason]
     return "\n".join(lines)
-
-
-def _no_savepoints() -> ConfigurationError:
-    return ConfigurationError("savepoints are not available in this version of Tidegate")

@@ -11,18 +11,22 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import zmq
 from pyspark.sql import SparkSession
 
-from tidegate.common.ids import AttemptNumber
+from tidegate.common.errors import SnapshotError
+from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.jobmanager.instructions import (
     CancelGang,
     CheckpointRequestDone,
+    DeleteClaimed,
     DeleteOrphans,
+    DeleteSavepoint,
     DeleteState,
     DeliverResults,
     Instruction,
@@ -39,19 +43,30 @@ from tidegate.protocol.messages import decode_from_slot, encode
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.gang import SparkGang
 from tidegate.spark.job_client import SparkJobClient
+from tidegate.spark.job_control import ClientControl
 from tidegate.spark.job_observer import JobObserver
+from tidegate.spark.savepoint_requests import SavepointRequests
 from tidegate.spark.waker import Waker
 from tidegate.spark.worker import SlotLaunch
 from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.cleanup import Deletion
+from tidegate.storage.filesystem import delete_claimed
+from tidegate.storage.savepoint_format import write_savepoint_metadata
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.deployment import RuntimeSettings
+from tidegate.web.job_port import JobPort
 
 log = logging.getLogger("tidegate.jobmanager")
 
 _MAX_WAIT_MS = 1000.0
 _STORAGE_HEARTBEAT_MS = 10_000.0
 _running: weakref.WeakSet[JobManager] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class RestSettings:
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any free one
 
 
 class JobManager:
@@ -67,6 +82,8 @@ class JobManager:
         settings: RuntimeSettings,
         bundle: CodeBundle,
         storage: CheckpointStorage | None,
+        savepoint_directory: str | None = None,
+        rest: RestSettings | None = None,
     ) -> None:
         self._session = session
         self._master = master
@@ -84,14 +101,24 @@ class JobManager:
         self._ended: JobEnded | None = None
         self._thread = threading.Thread(target=self._run, name=f"tidegate-jobmanager-{job_id}", daemon=True)
         self._observer = JobObserver(master)
+        self._savepoints = SavepointRequests(
+            master, str(job_id), storage, savepoint_directory, self._post, lambda work: self._on_helper(work)
+        )
         self.client = SparkJobClient(
             job_id,
             self._observer,
+            self._savepoints,
             cancel=lambda: self._post(master.on_cancel),
             results_taken=lambda op, subtask, seq: self._post(
                 lambda now: master.on_results_taken(op, subtask, seq, now)
             ),
         )
+
+        self._port: JobPort | None = None
+        if rest is not None:
+            started = self._clock.now_ms()
+            self._control = ClientControl(self.client, job_name, master.num_slots, started)
+            self._port = JobPort(self._control, str(job_id), job_name, started, rest.host, rest.port)
 
     @property
     def master(self) -> JobMaster:
@@ -113,6 +140,8 @@ class JobManager:
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="tidegate-metadata")
         _running.add(self)
         self._thread.start()
+        if self._port is not None:
+            self._port.open()
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -141,6 +170,10 @@ class JobManager:
             self._authenticator.stop()
             self._context.destroy(linger=500)
             self._waker.close()
+            self._savepoints.job_over(self._master.status.name)
+            if self._port is not None:
+                self._control.ended()
+                self._port.close()
             if self._ended is not None:
                 self.client.ended(self._ended)
 
@@ -166,7 +199,7 @@ class JobManager:
                 self._carry_out(self._master.on_tick(now))
             if self._storage is not None and now >= next_storage_heartbeat:
                 next_storage_heartbeat = now + _STORAGE_HEARTBEAT_MS
-                self._helper.submit(self._storage.heartbeat, now)
+                self._on_helper(partial(self._storage.heartbeat, now))
 
     def _receive(self) -> None:
         for _ in range(1000):
@@ -182,19 +215,24 @@ class JobManager:
                 case Send(_, message, incarnation):
                     self._router.send_multipart((incarnation.encode(), encode(message)))
                 case SubmitGang(attempt, slots):
+                    self._observer.gang_submitted(attempt)
                     self._submit(attempt, slots)
                 case CancelGang(attempt):
                     gang = self._gangs.get(attempt)
                     if gang is not None:
                         threading.Thread(target=gang.cancel, daemon=True).start()
-                case WriteMetadata(attempt, metadata):
-                    self._write_metadata(attempt, metadata)
+                case WriteMetadata(attempt, metadata, target):
+                    self._write_metadata(attempt, metadata, target)
+                case DeleteSavepoint(target):
+                    self._in_order(partial(_delete_savepoint, target))
                 case DeleteState(files, directories):
                     self._in_order(partial(_delete, Deletion(list(files), list(directories))))
                 case DeleteOrphans():
                     self._in_order(lambda s: s.delete_orphans())
+                case DeleteClaimed(root, checkpoint_id):
+                    self._in_order(partial(_delete_claimed, root, checkpoint_id, self._clock.now_ms()))
                 case CheckpointRequestDone():
-                    pass  # savepoints: nobody asks yet
+                    self._savepoints.done(instruction)
                 case DeliverResults():
                     self.client.deliver(instruction)
                 case StatusChanged(status):
@@ -212,36 +250,63 @@ class JobManager:
             attempt=attempt,
             heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
             heartbeat_timeout_ms=self._settings.heartbeat_timeout_ms,
+            leave_grace_ms=self._settings.leave_grace_ms,
             bundle=self._bundle,
         )
         gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt)
         self._gangs = {attempt: gang}
         gang.submit(launch, slots, lambda error: self._post(lambda now: self._master.on_gang_exit(attempt, error, now)))
 
-    def _write_metadata(self, attempt: AttemptNumber, metadata: Any) -> None:
+    def _write_metadata(self, attempt: AttemptNumber, metadata: Any, target: str) -> None:
         storage = self._storage
         assert storage is not None
 
         def write() -> None:
             error: str | None = None
             try:
-                storage.write_metadata(metadata)
+                if target:
+                    write_savepoint_metadata(storage.worker_storage().savepoint_files(target), metadata)
+                else:
+                    storage.write_metadata(metadata)
             except Exception as failure:
                 error = f"{type(failure).__name__}: {failure}"
             n = metadata.checkpoint_id
             self._post(lambda now: self._master.on_metadata_written(attempt, n, error, now))
 
-        self._helper.submit(write)
+        self._on_helper(write)
 
     def _in_order(self, work: Callable[[CheckpointStorage], object]) -> None:
         """On the helper thread, behind everything that was asked for before."""
         if self._storage is not None:
-            self._helper.submit(work, self._storage)
+            self._on_helper(partial(work, self._storage))
+
+    def _on_helper(self, work: Callable[[], object]) -> None:
+        try:
+            self._helper.submit(work)
+        except RuntimeError:  # the program is ending: Python starts nothing on other threads any more
+            work()
 
 
 def _delete(deletion: Deletion, storage: CheckpointStorage) -> None:
     for problem in storage.delete(deletion):
         log.warning("%s", problem)
+
+
+def _delete_savepoint(target: str, storage: CheckpointStorage) -> None:
+    try:
+        storage.worker_storage().savepoint_files(target).delete_directory("")
+    except SnapshotError as error:
+        log.warning("what was written of a failed savepoint is left behind: %s", error)
+
+
+def _delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float, _: CheckpointStorage) -> None:
+    for problem in delete_claimed(root, checkpoint_id, now_ms):
+        log.warning("%s", problem)
+
+
+def jobs_are_running() -> bool:
+    """Whether this program runs a job right now."""
+    return any(manager._ended is None and manager._thread.is_alive() for manager in list(_running))
 
 
 def _driver_host(session: SparkSession) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 import threading
+import time
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tidegate.common.configuration import Configuration
@@ -21,30 +25,47 @@ _OUR_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "tidegate.spark.daemon",
-    "spark.log.level": "FATAL",  # a lost worker is reported by us, in a line, not by Spark in a page
     "spark.sql.shuffle.partitions": "4",
 }
+
+_REGISTRATION_S = 30.0  # how long after the start of a session executors may still come (Spark's own default)
+_POLL_S = 0.1
 
 _lock = threading.Lock()
 _ours: SparkSession | None = None  # the session that we made, if it is still the active one
 
 
-def obtain_session(configuration: Configuration, given: SparkSession | None, slots: int) -> SparkSession:
-    """The given session, the active one, or a new one with at least `slots` slots on this machine."""
+def obtain_session(
+    configuration: Configuration, given: SparkSession | None, slots: int, busy: bool = False
+) -> SparkSession:
+    """The given session, the active one, or a new one with at least `slots` slots on this machine.
+
+    `busy`: jobs of this program are running, so a session of ours that is too small must not be replaced."""
     global _ours
     if given is not None:
+        _use_own_python(given)
         return given
     with _lock:
         active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
         if active is not None and active.sparkContext._jsc is None:
             active = None  # it was stopped
-        if active is not None and active is _ours and _too_small(active, slots):
+        if active is not None and active is _ours and not busy and _too_small(active, slots):
             active.stop()  # nobody but us uses it: make a larger one
             active = None
         if active is not None:
+            _use_own_python(active)
             return active
         _ours = _create(configuration, slots)
         return _ours
+
+
+def _use_own_python(session: SparkSession) -> None:
+    """A local session that says nothing of Python would start its workers with whatever `python3` the path has, which
+    may lack this virtual environment's packages. The driver's own interpreter is what is meant."""
+    sc = session.sparkContext
+    chosen = os.environ.get("PYSPARK_PYTHON") or sc.getConf().get("spark.pyspark.python")
+    if not chosen and re.match(r"local($|\[)", sc.master or ""):
+        sc.pythonExec = sys.executable
 
 
 def _too_small(session: SparkSession, slots: int) -> bool:
@@ -63,6 +84,9 @@ def _create(configuration: Configuration, slots: int) -> SparkSession:
     settings = {**_OUR_SETTINGS, **wanted}
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers run in the same virtual environment
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        logging = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+        settings.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{logging}")
         settings.setdefault("spark.driver.host", "127.0.0.1")
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.items():
@@ -72,10 +96,13 @@ def _create(configuration: Configuration, slots: int) -> SparkSession:
 
 
 def check_slots(session: SparkSession, needed: int) -> None:
-    """Refuse at once what Spark would only refuse after minutes of retries."""
+    """Refuse at once what Spark would only refuse after minutes of retries. Executors of a cluster that has just been
+    started are waited for, as Spark itself does."""
     sc = session.sparkContext
-    jsc = sc._jsc.sc()
-    available = int(jsc.maxNumConcurrentTasks(jsc.resourceProfileManager().defaultResourceProfile()))
+    available = _slots(sc)
+    while needed > available and needed <= _expected_slots(sc):
+        time.sleep(_POLL_S)
+        available = _slots(sc)
     if needed <= available:
         return
     if (sc.master or "").startswith("local[") or sc.master == "local":
@@ -86,3 +113,18 @@ def check_slots(session: SparkSession, needed: int) -> None:
         f"the job needs {needed} slots at once, and Spark at {sc.master} can run {available} tasks at once. "
         f"Lower the parallelism to at most {available}, or {more}"
     )
+
+
+def _slots(sc: SparkContext) -> int:
+    """How many tasks can run at once on the executors that are there now."""
+    jsc = sc._jsc.sc()
+    return int(jsc.maxNumConcurrentTasks(jsc.resourceProfileManager().defaultResourceProfile()))
+
+
+def _expected_slots(sc: SparkContext) -> float:
+    """How many slots may still come: none once the executors have had their time to register."""
+    master = sc.master or ""
+    if time.time() - sc.startTime / 1000 > _REGISTRATION_S or re.match(r"local($|\[)", master):
+        return 0
+    cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,", master)
+    return int(cluster[1]) * int(cluster[2]) if cluster else math.inf

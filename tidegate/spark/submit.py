@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import cloudpickle
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_id import JobID
 from tidegate.common.restart_strategy import restart_strategy_of
+from tidegate.common.worker_files import WorkerFiles
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
 from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.jobmanager.restart_strategies import make_restart_strategy
+from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.network.elements import Alignment
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.job_client import SparkJobClient
-from tidegate.spark.job_manager import JobManager
+from tidegate.spark.job_manager import JobManager, RestSettings, jobs_are_running
 from tidegate.spark.session import check_slots, obtain_session
+from tidegate.spark.worker_files import distribute
+from tidegate.state.rocksdb.settings import RocksDBSettings
+from tidegate.storage import compression
 from tidegate.storage.checkpoint_storage import CheckpointStorage
-from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.filesystem import FileSystemStorage, latest_aligned
 from tidegate.storage.memory import JobManagerStorage
 from tidegate.storage.metadata import read_metadata
 from tidegate.taskmanager.clock import SystemClock
@@ -33,47 +43,88 @@ from tidegate.taskmanager.deployment import RuntimeSettings, SlotPlan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger("tidegate.jobmanager")
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job that has passed every check that needs no Spark. Its storage is open: `discard` it, or run it."""
+
+    master: JobMaster
+    settings: RuntimeSettings
+    storage: CheckpointStorage | None
+
+    def discard(self) -> None:
+        if self.storage is not None:
+            self.storage.close()
+
 
 def submit_job(
     graph: JobGraph,
     configuration: Configuration,
     spark: SparkSession | None = None,
     python_files: list[str] | None = None,
+    worker_files: WorkerFiles | None = None,
 ) -> SparkJobClient:
     """Start the job and return its client. Raises, with nothing left behind, when the job cannot be started."""
+    files = WorkerFiles() if worker_files is None else worker_files
+    job = prepare_job(graph, configuration, files)
+    try:
+        session = obtain_session(configuration, spark, graph.num_slots, busy=jobs_are_running())
+        check_slots(session, graph.num_slots)
+        distribute(session, files)
+        manager = JobManager(
+            session=session,
+            master=job.master,
+            job_id=JobID.from_hex(graph.job_id),
+            job_name=graph.name,
+            settings=job.settings,
+            bundle=CodeBundle.collect(python_files or []),
+            storage=job.storage,
+            savepoint_directory=options.read(configuration, options.SAVEPOINT_DIR),
+            rest=rest_settings(configuration),
+        )
+        manager.start()
+    except BaseException:
+        job.discard()
+        raise
+    return manager.client
+
+
+def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: WorkerFiles | None = None) -> PreparedJob:
+    """Everything but Spark. Raises, with nothing left behind, when the job cannot be started."""
     checkpoints = CheckpointSettings.from_configuration(configuration)
+    for warning in checkpoints.warnings if checkpoints is not None else ():
+        log.warning("job %s: %s", graph.name, warning)
     initial = _initial_snapshot(configuration)
+    if initial is not None:
+        graph = adopt_max_parallelism(graph, initial.metadata)
+        initial = _restorable(graph, initial, options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE))
     settings = runtime_settings(configuration, checkpoints)
+    if worker_files is not None:
+        settings = dataclasses.replace(settings, cached_files=worker_files.paths())
     job_settings = JobSettings.from_configuration(graph.name, configuration)
+    restart = make_restart_strategy(restart_strategy_of(configuration, checkpoints is not None), random.Random())
     storage = None if checkpoints is None else checkpoint_storage(configuration, graph.job_id)
-    session = obtain_session(configuration, spark, graph.num_slots)
-    check_slots(session, graph.num_slots)
-    coordinator = None
-    if checkpoints is not None and storage is not None:
-        coordinator = CheckpointCoordinator(graph, checkpoints, storage.root, initial)
     worker_storage = None if storage is None else storage.worker_storage()
     if worker_storage is None and initial is not None:
         worker_storage = JobManagerStorage().worker_storage()  # only to read the snapshot
     plan = cloudpickle.dumps(SlotPlan(graph, settings, worker_storage, "" if storage is None else storage.root))
-    restart = make_restart_strategy(restart_strategy_of(configuration, checkpoints is not None), random.Random())
-    master = JobMaster(graph, job_settings, restart, coordinator, lambda attempt: plan, initial)
-    bundle = CodeBundle.collect(python_files or [])
-    if storage is not None:
-        storage.open(SystemClock().now_ms())
-    manager = JobManager(
-        session=session,
-        master=master,
-        job_id=JobID.from_hex(graph.job_id),
-        job_name=graph.name,
-        settings=settings,
-        bundle=bundle,
-        storage=storage,
-    )
-    manager.start()
-    return manager.client
+    if checkpoints is None or storage is None:
+        return PreparedJob(JobMaster(graph, job_settings, restart, None, lambda attempt: plan, initial), settings, None)
+    storage.open(SystemClock().now_ms())
+    try:
+        highest = storage.highest_checkpoint()
+        coordinator = CheckpointCoordinator(graph, checkpoints, storage.root, initial, highest)
+        master = JobMaster(graph, job_settings, restart, coordinator, lambda attempt: plan, initial)
+    except BaseException:
+        storage.close()
+        raise
+    return PreparedJob(master, settings, storage)
 
 
 def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettings | None) -> RuntimeSettings:
+    incremental = options.read(configuration, options.INCREMENTAL)
     return RuntimeSettings(
         batch_size=options.read(configuration, options.NETWORK_BATCH_SIZE),
         credits_per_channel=options.read(configuration, options.NETWORK_CREDITS),
@@ -81,21 +132,63 @@ def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettin
         checkpointing=checkpoints is not None,
         exactly_once=checkpoints is None or checkpoints.alignment is not Alignment.AT_LEAST_ONCE,
         trace=options.read(configuration, options.CHECKPOINT_TRACE),
-        max_increments=options.read(configuration, options.CHECKPOINT_MAX_INCREMENTS),
+        max_increments=options.read(configuration, options.CHECKPOINT_MAX_INCREMENTS) if incremental else 0,
+        state_backend=options.read(configuration, options.STATE_BACKEND),
+        rocksdb=RocksDBSettings.from_configuration(configuration),
         commit_retries=options.read(configuration, options.SINK_COMMIT_RETRIES),
         commit_backoff_ms=options.read(configuration, options.SINK_COMMIT_BACKOFF),
         heartbeat_interval_ms=options.read(configuration, options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_ms=options.read(configuration, options.HEARTBEAT_TIMEOUT),
+        leave_grace_ms=options.read(configuration, options.CANCELLATION_TIMEOUT),
+        watermark_interval_ms=options.read(configuration, options.AUTO_WATERMARK_INTERVAL),
         job_parameters=dict(options.read(configuration, options.GLOBAL_JOB_PARAMETERS) or {}),
+        class_mapping=dict(options.read(configuration, options.STATE_CLASS_MAPPING) or {}),
+    )
+
+
+def rest_settings(configuration: Configuration) -> RestSettings | None:
+    if not options.read(configuration, options.REST_ENABLED):
+        return None
+    return RestSettings(
+        options.read(configuration, options.REST_BIND_ADDRESS), options.read(configuration, options.REST_PORT)
     )
 
 
 def checkpoint_storage(configuration: Configuration, job_id: str) -> CheckpointStorage:
-    """Files when a directory is configured, otherwise the JobManager's memory."""
+    """Files when a directory is configured, otherwise the JobManager's memory. Not opened yet."""
     directory = options.read(configuration, options.CHECKPOINT_DIR)
-    if directory and options.read(configuration, options.CHECKPOINT_STORAGE) != "jobmanager":
-        return FileSystemStorage(directory, job_id)
-    return JobManagerStorage(options.read(configuration, options.MAX_MEMORY_STATE_SIZE))
+    kind = options.read(configuration, options.CHECKPOINT_STORAGE) or ("filesystem" if directory else "jobmanager")
+    codec = compression.ZLIB if options.read(configuration, options.SNAPSHOT_COMPRESSION) else compression.NONE
+    limit = options.read(configuration, options.MAX_MEMORY_STATE_SIZE)
+    if kind == "filesystem" and not directory:
+        raise ConfigurationError(
+            f"{options.CHECKPOINT_STORAGE.key} is filesystem, but {options.CHECKPOINT_DIR.key} is not set: set the "
+            "folder for checkpoints, or leave the storage out to keep them in the JobManager's memory"
+        )
+    if kind == "filesystem":
+        return FileSystemStorage(directory, job_id, codec=codec)
+    if directory:  # state in memory, and with the metadata in a file of each checkpoint
+        return FileSystemStorage(directory, job_id, codec=codec, memory_limit=limit)
+    return JobManagerStorage(limit, codec)
+
+
+def _restorable(graph: JobGraph, point: RestorePoint, allow_non_restored: bool) -> RestorePoint:
+    """The point itself, or, when its in-flight records cannot be moved, the nearest older one that has none."""
+    try:
+        assign_state(graph, point, allow_non_restored)
+        return point
+    except UnmovableRecordsError as error:
+        nearest = latest_aligned(point.root, point.checkpoint_id)
+        if nearest is None:
+            raise
+        log.warning(
+            "job %s: %s Checkpoint %d, which is retained beside it, has none: the job starts from that one, and what "
+            "sinks have committed since then will be written again.",
+            graph.name,
+            error,
+            nearest.checkpoint_id,
+        )
+        return RestorePoint(nearest, point.root)
 
 
 def _initial_snapshot(configuration: Configuration) -> RestorePoint | None:
@@ -103,4 +196,5 @@ def _initial_snapshot(configuration: Configuration) -> RestorePoint | None:
     if not path:
         return None
     loaded = read_metadata(path)
-    return RestorePoint(loaded.metadata, str(loaded.root))
+    claimed = options.read(configuration, options.RECOVERY_CLAIM_MODE) == "CLAIM" and not loaded.metadata.savepoint
+    return RestorePoint(loaded.metadata, str(loaded.root), owned=claimed)

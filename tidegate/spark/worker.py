@@ -7,13 +7,14 @@ user code is slow), a few helpers for snapshots and commits, and ZeroMQ's own.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import socket
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,9 @@ from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate
 from tidegate.protocol.messages import Deploy, FailureInfo, Leave, MasterToSlot, Message, Register, TaskFailed
 from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
 from tidegate.spark.control_link import ControlLink
+from tidegate.spark.event_loop import EventLoop
 from tidegate.spark.waker import Waker
+from tidegate.spark.worker_files import local_paths
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.taskmanager.clock import SystemClock
 
@@ -45,6 +48,7 @@ class SlotLaunch:
     attempt: AttemptNumber
     heartbeat_interval_ms: float
     heartbeat_timeout_ms: float
+    leave_grace_ms: float  # 0: a task that does not leave is waited for
     bundle: CodeBundle
 
 
@@ -65,6 +69,7 @@ class SlotWorker:
         self.storage: WorkerStorage | None = None
         self._mail: deque[Callable[[], None]] = deque()
         self._waker = Waker()
+        self._event_loop = EventLoop()
         self._leaving: str | None = None
         self._runtime: Any = None
         self._failed = False
@@ -74,7 +79,7 @@ class SlotWorker:
         launch = self._launch
         context = zmq.Context()
         authenticator = authenticate(context, launch.keys)
-        self.transport = ZmqTransport(context, launch.keys, _own_address(launch.control_address))
+        self.transport = ZmqTransport(context, launch.keys, _own_address(launch.control_address), launch.attempt)
         self.transport.poller.register(self._waker.fileno(), zmq.POLLIN)
         self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="tidegate-helper")
         incarnation = uuid.uuid4().hex
@@ -87,9 +92,11 @@ class SlotWorker:
             slot=self._slot,
             heartbeat_interval_ms=launch.heartbeat_interval_ms,
             heartbeat_timeout_ms=launch.heartbeat_timeout_ms,
+            leave_grace_ms=launch.leave_grace_ms,
             clock=self.clock,
             deliver=lambda message: self._post(lambda: self._on_message(message)),
             metrics=lambda: self._runtime.metrics if self._runtime is not None else {},
+            accumulators=lambda: self._runtime.report.accumulators if self._runtime is not None else b"",
         )
         self._control.start()
         self.send_to_master(
@@ -108,6 +115,7 @@ class SlotWorker:
             if self._runtime is not None:
                 self._runtime.close()
             self._control.main_left.set()
+            self._event_loop.stop()
             self._helpers.shutdown(wait=False, cancel_futures=True)
             self._control.stop()
             self.transport.close()
@@ -178,6 +186,8 @@ class SlotWorker:
         plan = self._load_plan(deploy)
         if plan is None:
             return
+        settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
+        plan = dataclasses.replace(plan, settings=settings)
         from tidegate.storage.handles import SlotRestore
         from tidegate.taskmanager.slot import SlotRuntime
 
@@ -237,8 +247,14 @@ class SlotWorker:
         with contextlib.suppress(RuntimeError):  # shutting down
             self._helpers.submit(job)
 
+    def run_coroutine(
+        self, call: Callable[[], Awaitable[Any]], done: Callable[[Any, BaseException | None], None]
+    ) -> Callable[[], None]:
+        return self._event_loop.run(call, lambda result, error: self._post(lambda: done(result, error)))
+
     def trace(self, text: str) -> None:
-        print(f"[checkpoint trace] {text}", flush=True)
+        sys.stdout.write(f"[checkpoint trace] {text}\n")  # one write: lines of several workers must not mix
+        sys.stdout.flush()
 
 
 def _own_address(control_address: str) -> str:

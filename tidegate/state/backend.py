@@ -19,6 +19,9 @@ class StateSink(Protocol):
 
     def write(self, data: bytes) -> StateHandle: ...
 
+    def start_file(self) -> None:
+        """What is written next should lie in a file of its own, which can be deleted alone; a hint."""
+
 
 class StateSource(Protocol):
     """Reads what a handle names; verifies the checksum and raises SnapshotError with the file's name otherwise."""
@@ -45,6 +48,9 @@ class KeyedStateBackend(abc.ABC):
     @abc.abstractmethod
     def keys(self, state_name: str) -> Iterator[Any]:
         """All keys that have an entry in the state. Not during a modification."""
+
+    def end_of_batch(self) -> None:
+        """Called when the operator has processed a batch, or fired timers: the time to tidy up."""
 
     @abc.abstractmethod
     def snapshot(self, checkpoint_id: CheckpointId, full: bool = False) -> KeyedSnapshotWriter:

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tidegate.common.errors import ConfigurationError, SnapshotError
+import msgspec
+
 from tidegate.common.ids import CheckpointId
-from tidegate.datastream.state import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
-from tidegate.state.backend import KeyedStateBackend, StateSource
+from tidegate.common.type_schema import UNDECLARED
+from tidegate.datastream.state import ReducingStateDescriptor, StateDescriptor
+from tidegate.state.backend import StateSource
+from tidegate.state.entries import iterate_snapshot
+from tidegate.state.evolution import observed_schema
 from tidegate.state.heap_snapshot import BACKEND_NAME, HeapSnapshotWriter, chain_entries, freeze, read_snapshot
 from tidegate.state.increments import IncrementLedger
-from tidegate.state.key_groups import stable_hash
 from tidegate.state.keyed_states import (
     Cursor,
     HeapAggregatingState,
@@ -29,13 +32,15 @@ from tidegate.state.keyed_states import (
     HeapMapState,
     HeapReducingState,
     HeapValueState,
-    NamespaceCursor,
 )
+from tidegate.state.named_states import Clock, NamedStates, aggregate_function, unknown_kind
 from tidegate.state.table import StateTable
+from tidegate.state.ttl import TtlState
+from tidegate.state.ttl_cleanup import without_expired
 from tidegate.storage.handles import KeyedIncrement, KeyedSnapshot, KeyedStateInfo
 
 
-class HeapKeyedStateBackend(KeyedStateBackend):
+class HeapKeyedStateBackend(NamedStates):
     """See `KeyedStateBackend`.
 
     `max_increments`: a chain is a full snapshot and at most that many increments; 0 makes every snapshot full (for the
@@ -47,80 +52,29 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         key_group_range: tuple[int, int],
         max_parallelism: int,
         max_increments: int = 10,
+        clock: Clock | None = None,
     ) -> None:
-        self.operator_name = operator_name
-        self.key_group_range = key_group_range  # [start, end)
-        self.max_parallelism = max_parallelism
+        super().__init__(operator_name, key_group_range, max_parallelism, clock)
         self.max_increments = max_increments
-        self.current_namespace = None
-        self._tables: dict[str, StateTable] = {}
-        self._states: dict[str, Any] = {}  # name -> state object; its table is in _tables
+        self._filtered: dict[str, Callable[[], Callable[[Any], bool]]] = {}  # states whose full snapshots are cleaned
         self._ledger = IncrementLedger()
 
-    def __getattr__(self, name: str) -> Any:
-        # `current_key` does not exist before the first record, so that a state access in open() cannot go unnoticed.
-        if name == "current_key":
-            raise ConfigurationError(
-                f"operator '{self.operator_name}': keyed state was used outside of the processing of a record, where "
-                "there is no current key; get the state object in open(), read and write it in the method that "
-                "gets the record"
-            )
-        raise AttributeError(name)
+    def _convert(self, table: StateTable, convert: Callable[[Any], Any]) -> None:
+        table.load({key: convert(value) for key, value in table.live_items()})
+        self._ledger.confirmed_chain = None
 
-    # ------------------------------------------------------------ states
+    def _new_table(self, info: KeyedStateInfo) -> StateTable:
+        return StateTable(info)
 
-    def get_state(self, descriptor: StateDescriptor, namespaced: bool = False) -> Any:
-        name = descriptor.get_name()
-        if descriptor.ttl_config is not None:
-            raise ConfigurationError(
-                f"operator '{self.operator_name}': state '{name}' has a time to live, which is not supported yet; "
-                "remove enable_time_to_live() and clear the state yourself"
-            )
-        info = KeyedStateInfo(
-            name=name,
-            kind=descriptor.kind,
-            type_description=_type_description(descriptor),
-            namespaced=namespaced,
-        )
-        known = self._states.get(name)
-        if known is not None:
-            self._check_same_declaration(info)
-            return known
-        table = self.table(info)
-        cursor: Cursor = NamespaceCursor(self) if namespaced else self
-        state = _make_state(descriptor, cursor)
+    def _plain_state(self, kind: str, descriptor: StateDescriptor, table: StateTable, cursor: Cursor) -> Any:
+        state = _make_state(kind, descriptor, cursor)
         table.attach(state)
-        self._states[name] = state
         return state
 
-    def table(self, info: KeyedStateInfo) -> StateTable:
-        """The table of a state, restored or new: for states of other kinds than those of the descriptors (timers)."""
-        table = self._tables.get(info.name)
-        if table is None:
-            table = self._tables[info.name] = StateTable(info)
-        elif (table.info.kind, table.info.namespaced) != (info.kind, info.namespaced):
-            raise SnapshotError(
-                f"operator '{self.operator_name}': state '{info.name}' is a {_kind(table.info)} state in the snapshot, "
-                f"but the job declares it as a {_kind(info)} state; give the new state another name"
-            )
-        table.info = info
-        return table
-
-    def keys(self, state_name: str) -> Iterator[Any]:
-        table = self._tables.get(state_name)
-        if table is None:
-            return iter(())
-        if table.info.namespaced:
-            return iter({key: None for key, _ in table.live_keys()})
-        return table.live_keys()
-
-    def _check_same_declaration(self, info: KeyedStateInfo) -> None:
-        known = self._tables[info.name].info
-        if (known.kind, known.namespaced) != (info.kind, info.namespaced):
-            raise ConfigurationError(
-                f"operator '{self.operator_name}': state '{info.name}' is declared twice, as a {_kind(known)} state "
-                f"and as a {_kind(info)} state; give each state a name of its own"
-            )
+    def _add_sweep(self, table: Any, state: TtlState, ttl: Any) -> None:
+        super()._add_sweep(table, state, ttl)
+        if ttl.get_cleanup_strategies().in_full_snapshot():
+            self._filtered[table.info.name] = lambda: _expired_by(self._clock() - ttl.ttl_ms)
 
     # ------------------------------------------------------------ snapshot and restore
 
@@ -138,7 +92,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             for name, table in self._tables.items():
                 base = table.base
                 if keys_to_write is None:
-                    chunks += freeze(self.operator_name, name, list(base), list(base.values()))
+                    chunks += freeze(self.operator_name, name, *self._all_entries(name, table))
                 elif keys := keys_to_write.get(name):
                     if keys is changed.get(name):  # nothing but the delta: saves looking up each key in a large base
                         values = list(deltas[name].values())
@@ -148,10 +102,18 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         except BaseException:
             self._ledger.abort(checkpoint_id)
             raise
-        states = [table.info for table in self._tables.values()]
+        states = [_described(table) for table in self._tables.values()]
         return HeapSnapshotWriter(
             self.operator_name, self.key_group_range, checkpoint_id, states, earlier, chunks, ledger_entry
         )
+
+    def _all_entries(self, name: str, table: StateTable) -> tuple[list[Any], list[Any]]:
+        base = table.base
+        if name not in self._filtered:
+            return list(base), list(base.values())
+        expired, kind = self._filtered[name](), table.info.kind
+        live = {k: kept for k, v in base.items() if (kept := without_expired(kind, v, expired)) is not None}
+        return list(live), list(live.values())
 
     def _plan(self, full: bool) -> tuple[list[KeyedIncrement], dict[str, list[Any]] | None]:
         """(the chain to continue, the keys to write), or ([], None) for a full snapshot."""
@@ -173,7 +135,10 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             for info in snapshot.states:
                 self.table(info)
             with _collector_paused():
-                loaded = read_snapshot(self.operator_name, snapshot, source, None if inside else self._owns)
+                if snapshot.backend == BACKEND_NAME:
+                    loaded = read_snapshot(self.operator_name, snapshot, source, None if inside else self._owns)
+                else:
+                    loaded = self._read_foreign(snapshot, source)
             for name, entries in loaded.items():
                 if name in merged:
                     merged[name].update(entries)
@@ -186,8 +151,15 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             if only.backend == BACKEND_NAME and (only.key_group_start, only.key_group_end) == (start, end):
                 self._ledger.confirmed_chain = only.increments
 
-    def _owns(self, key: Any) -> bool:
-        return self.key_group_range[0] <= stable_hash(key) % self.max_parallelism < self.key_group_range[1]
+    def _read_foreign(self, snapshot: KeyedSnapshot, source: StateSource) -> dict[str, dict[Any, Any]]:
+        """A snapshot of another backend."""
+        namespaced = {info.name for info in snapshot.states if info.namespaced}
+        loaded: dict[str, dict[Any, Any]] = {info.name: {} for info in snapshot.states}
+        for state, namespace, key, value in iterate_snapshot(
+            self.operator_name, snapshot, source, key_groups=self.key_group_range
+        ):
+            loaded[state][(key, namespace) if state in namespaced else key] = value
+        return loaded
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
         self._ledger.confirm(checkpoint_id)
@@ -220,23 +192,25 @@ def _collector_paused() -> Iterator[None]:
         gc.enable()
 
 
-def _make_state(descriptor: StateDescriptor, cursor: Cursor) -> Any:
-    if isinstance(descriptor, ReducingStateDescriptor):
+def _described(table: StateTable) -> KeyedStateInfo:
+    """With the dataclass of its values, when nobody declared their type."""
+    info = table.info
+    if (info.schema is not None and info.schema != UNDECLARED) or not table.base:
+        return info
+    found = observed_schema(info.kind, info.ttl, next(iter(table.base.values())))
+    return info if found is None else msgspec.structs.replace(info, schema=found)
+
+
+def _expired_by(limit_ms: float) -> Callable[[Any], bool]:
+    return lambda pair: pair[1] <= limit_ms
+
+
+def _make_state(kind: str, descriptor: StateDescriptor, cursor: Cursor) -> Any:
+    if kind == "reducing" and isinstance(descriptor, ReducingStateDescriptor):
         return HeapReducingState(cursor, descriptor.get_reduce_function().reduce)
-    if isinstance(descriptor, AggregatingStateDescriptor):
-        return HeapAggregatingState(cursor, descriptor.get_agg_function())
-    plain: type[Any] | None = {"value": HeapValueState, "list": HeapListState, "map": HeapMapState}.get(descriptor.kind)
+    if kind == "aggregating":
+        return HeapAggregatingState(cursor, aggregate_function(descriptor))
+    plain: type[Any] | None = {"value": HeapValueState, "list": HeapListState, "map": HeapMapState}.get(kind)
     if plain is None:
-        raise ConfigurationError(
-            f"state '{descriptor.get_name()}': there is no keyed state of kind '{descriptor.kind}'"
-        )
+        raise unknown_kind(descriptor)
     return plain(cursor)
-
-
-def _type_description(descriptor: StateDescriptor) -> str:
-    parts = [getattr(descriptor, "key_type_info", None), descriptor.type_info]
-    return ", ".join(str(part) for part in parts if part is not None)
-
-
-def _kind(info: KeyedStateInfo) -> str:
-    return f"{info.kind} (per window)" if info.namespaced else info.kind

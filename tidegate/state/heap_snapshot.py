@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tidegate.common.errors import SnapshotError
@@ -45,6 +45,13 @@ class FrozenChunk:
             return self._data
         return dumps_entries(operator_name, self.state, self._keys, self._values)
 
+    def entries_of(self, operator_name: str) -> tuple[list[Any], list[Any]]:
+        """(keys, values)."""
+        if self._data is None:
+            return self._keys, self._values
+        keys, values = loads(operator_name, self.state, self._data)
+        return keys, values
+
 
 def freeze(operator_name: str, state: str, keys: list[Any], values: list[Any]) -> list[FrozenChunk]:
     """Raises SerializationError, naming operator, state and key, for a value that cannot be pickled."""
@@ -71,9 +78,9 @@ class HeapSnapshotWriter:
         ledger_entry: UnconfirmedSnapshot,
     ) -> None:
         self._operator_name = operator_name
-        self._key_group_range = key_group_range
+        self.key_group_range = key_group_range
         self._checkpoint_id = checkpoint_id
-        self._states = states
+        self.states = states
         self._earlier = earlier  # the chain that the increment continues, [] for a full snapshot
         self._chunks = chunks
         self._ledger_entry = ledger_entry
@@ -99,37 +106,67 @@ class HeapSnapshotWriter:
         if self.full or written:
             increments.append(KeyedIncrement(checkpoint_id=self._checkpoint_id, full=self.full, chunks=written))
         self._ledger_entry.chain = increments
-        start, end = self._key_group_range
+        start, end = self.key_group_range
         return KeyedSnapshot(
             backend=BACKEND_NAME,
             key_group_start=start,
             key_group_end=end,
-            states=self._states,
+            states=self.states,
             increments=increments,
         )
+
+    def take_entries(self) -> Iterator[tuple[str, list[Any], list[Any], list[Any]]]:
+        """Instead of `write`, for a savepoint: (state, keys, namespaces, values), equally long lists."""
+        namespaced = {info.name for info in self.states if info.namespaced}
+        chunks, self._chunks = self._chunks, []
+        chunks.reverse()
+        while chunks:
+            chunk = chunks.pop()
+            keys, values = chunk.entries_of(self._operator_name)
+            if chunk.state in namespaced:
+                yield chunk.state, [k for k, _ in keys], [n for _, n in keys], values
+            else:
+                yield chunk.state, keys, [None] * len(keys), values
 
 
 def read_snapshot(
     operator_name: str, snapshot: KeyedSnapshot, source: StateSource, owns: Callable[[Any], bool] | None
 ) -> dict[str, dict[Any, Any]]:
     """State name -> entries, after applying the chain. `owns(key)` filters; None keeps everything."""
+    namespaced = {info.name: info.namespaced for info in snapshot.states}
+    loaded: dict[str, dict[Any, Any]] = {info.name: {} for info in snapshot.states}
+    for _, info, keys, values in iterate_chunks(operator_name, snapshot, source):
+        loaded[info.name].update(zip(keys, values, strict=True))
+    if len(snapshot.increments) > 1:
+        for entries in loaded.values():
+            for key in [key for key, value in entries.items() if value is None]:
+                del entries[key]
+    if owns is not None:
+        for name, entries in loaded.items():
+            loaded[name] = _filtered(entries, owns, namespaced[name])
+    return loaded
+
+
+def iterate_chunks(
+    operator_name: str, snapshot: KeyedSnapshot, source: StateSource
+) -> Iterator[tuple[bool, KeyedStateInfo, list[Any], list[Any]]]:
+    """(part of the full one, state, keys, values) of each chunk, to be applied in this order: a later value replaces an
+    earlier one, None deletes. Every key comes once in the full one."""
     if snapshot.backend != BACKEND_NAME:
         raise SnapshotError(
-            f"operator '{operator_name}': the snapshot was written by the state backend '{snapshot.backend}', the job "
-            f"uses '{BACKEND_NAME}'; use the same backend, or go through a savepoint"
+            f"operator '{operator_name}': the snapshot was written by the state backend '{snapshot.backend}', which "
+            "this version of Tidegate does not know; use a newer one"
         )
     increments = snapshot.increments
     if not increments or not increments[0].full:
         raise SnapshotError(
             f"operator '{operator_name}': the snapshot's chain of increments does not begin with a full one"
         )
-    namespaced = {info.name: info.namespaced for info in snapshot.states}
-    loaded: dict[str, dict[Any, Any]] = {info.name: {} for info in snapshot.states}
-    for number, increment in enumerate(increments):
-        if increment.full and number:
-            loaded = {name: {} for name in loaded}
+    states = {info.name: info for info in snapshot.states}
+    newest_full = max(number for number, increment in enumerate(increments) if increment.full)
+    for increment in increments[newest_full:]:
         for chunk in increment.chunks:
-            if chunk.state not in loaded:
+            if chunk.state not in states:
                 raise SnapshotError(
                     f"operator '{operator_name}': the snapshot does not describe its state '{chunk.state}'"
                 )
@@ -139,15 +176,7 @@ def read_snapshot(
                     f"operator '{operator_name}': state '{chunk.state}' has {len(keys)} keys and {len(values)} values "
                     f"where the snapshot says {chunk.entries} entries"
                 )
-            loaded[chunk.state].update(zip(keys, values, strict=True))
-    if len(increments) > 1:
-        for entries in loaded.values():
-            for key in [key for key, value in entries.items() if value is None]:
-                del entries[key]
-    if owns is not None:
-        for name, entries in loaded.items():
-            loaded[name] = _filtered(entries, owns, namespaced[name])
-    return loaded
+            yield increment.full, states[chunk.state], keys, values
 
 
 def _filtered(entries: dict[Any, Any], owns: Callable[[Any], bool], namespaced: bool) -> dict[Any, Any]:

@@ -21,6 +21,7 @@ from tidegate.datastream.state import (
     StateDescriptor,
 )
 from tidegate.state.backend import StateSink, StateSource
+from tidegate.state.savepoint_reader import is_table, read_items
 from tidegate.state.serialization import PROTOCOL, dumps_item, loads
 from tidegate.storage.handles import OperatorListState, OperatorRestore, StateHandle
 
@@ -100,12 +101,12 @@ class FrozenOperatorState:
     """The frozen view of one checkpoint: written once, on a helper thread."""
 
     def __init__(self, lists: list[tuple[str, str, list[bytes]]]) -> None:
-        self._lists = lists  # (name, mode, pickled items)
+        self.pickled = lists  # (name, mode, pickled items)
 
     def write(self, sink: StateSink) -> list[OperatorListState]:
         return [
             OperatorListState(name=name, mode=mode, count=len(items), handle=sink.write(pickle.dumps(items, PROTOCOL)))
-            for name, mode, items in self._lists
+            for name, mode, items in self.pickled
         ]
 
 
@@ -205,7 +206,9 @@ class OperatorStateBackend(OperatorStateStore):
             items += self._read(state.name, state.handle, source, state.count)
 
     def _read(self, name: str, handle: StateHandle, source: StateSource, count: int | None = None) -> list[bytes]:
-        items: list[bytes] = loads(self.operator_name, name, source.read(handle))
+        items: list[bytes] = (
+            read_items(handle, source) if is_table(handle) else loads(self.operator_name, name, source.read(handle))
+        )
         if count is not None and len(items) != count:
             raise self._wrong_count(name, len(items), count)
         return items

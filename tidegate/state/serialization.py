@@ -4,12 +4,15 @@ lambdas)."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegate.common.errors import SerializationError, SnapshotError
 
 PROTOCOL = 5
+
+unpickle: Callable[[bytes], Any] = pickle.loads
+"""What reads stored values; see `class_mapping`."""
 
 
 def dumps(value: Any) -> bytes:
@@ -50,12 +53,12 @@ def dumps_item(operator_name: str, state_name: str, item: Any, position: str) ->
 def loads(operator_name: str, state_name: str, data: bytes) -> Any:
     """The inverse of all of the above."""
     try:
-        return pickle.loads(data)
+        return unpickle(data)
     except Exception as cause:
         raise SnapshotError(
             f"operator '{operator_name}': state '{state_name}' cannot be read back from the snapshot: "
             f"{type(cause).__name__}: {cause}; the classes of its values have to be importable under the names that "
-            "they had when the snapshot was taken"
+            "they had when the snapshot was taken, or be mapped to their new ones with state.class-mapping"
         ) from cause
 
 

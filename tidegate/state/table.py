@@ -6,9 +6,10 @@ only knows that None means "no entry". The dicts may be replaced by `merge`, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from tidegate.state.ttl_cleanup import KeyRounds, without_expired
 from tidegate.storage.handles import KeyedStateInfo
 
 
@@ -21,13 +22,14 @@ class TableView(Protocol):
 class StateTable:
     """Invariant: a None in `delta` (a tombstone) hides an entry of `base`; `base` holds no None."""
 
-    __slots__ = ("_views", "base", "delta", "info")
+    __slots__ = ("_rounds", "_views", "base", "delta", "info")
 
     def __init__(self, info: KeyedStateInfo) -> None:
         self.info = info
         self.delta: dict[Any, Any] = {}  # entry key -> value, or None when deleted, since the last `merge`
         self.base: dict[Any, Any] = {}  # entry key -> value as of the last `merge`
         self._views: list[TableView] = []
+        self._rounds = KeyRounds(self.live_keys)
 
     def attach(self, view: TableView) -> None:
         """The view stays bound to the table for the table's life."""
@@ -59,6 +61,17 @@ class StateTable:
     def live_items(self) -> Iterator[tuple[Any, Any]]:
         for key in self.live_keys():
             yield key, self.get(key)
+
+    def drop_expired(self, budget: int, expired: Callable[[Any], bool]) -> None:
+        """See `named_states.Table`."""
+        kind = self.info.kind
+        for key in self._rounds.take(budget):
+            stored = self.get(key)
+            kept = None if stored is None else without_expired(kind, stored, expired)
+            if kept is None:
+                self.remove(key)
+            elif kept is not stored:
+                self.put(key, kept)
 
     def merge(self) -> dict[Any, Any]:
         """Fold the changes into `base` and return them. The dict returned must not be changed: it may be the new

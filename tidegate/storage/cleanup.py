@@ -65,9 +65,7 @@ def task_files(snapshot: TaskSnapshot) -> set[str]:
 def _handles(snapshots: Iterable[OperatorSnapshot], channels: Iterable[ChannelState]) -> Iterator[StateHandle]:
     for snapshot in snapshots:
         if snapshot.keyed is not None:
-            for increment in snapshot.keyed.increments:
-                for chunk in increment.chunks:
-                    yield chunk.handle
+            yield from snapshot.keyed.handles()
         for state in snapshot.lists:
             yield state.handle
     for channel in channels:
@@ -195,13 +193,14 @@ def own_files(checkpoint_id: CheckpointId, snapshot: TaskSnapshot) -> set[str]:
 
 
 def _inherited_files(checkpoint_id: CheckpointId, snapshots: Iterable[OperatorSnapshot]) -> set[str]:
-    """Files of increments that earlier checkpoints wrote."""
-    found: set[str] = set()
-    for snapshot in snapshots:
-        for increment in snapshot.keyed.increments if snapshot.keyed is not None else ():
-            if increment.checkpoint_id != checkpoint_id:
-                found |= {chunk.handle.path for chunk in increment.chunks if isinstance(chunk.handle, FileRange)}
-    return found
+    """Files that earlier checkpoints wrote."""
+    return {
+        handle.path
+        for snapshot in snapshots
+        if snapshot.keyed is not None
+        for handle in snapshot.keyed.inherited_handles(checkpoint_id)
+        if isinstance(handle, FileRange)
+    }
 
 
 def delete_quietly(files: Files, deletion: Deletion) -> list[str]:

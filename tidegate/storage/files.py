@@ -19,7 +19,7 @@ from tidegate.common.errors import ConfigurationError, SnapshotError, TidegateEr
 from tidegate.storage.location import StorageLocation
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-_TEMPORARY = ".part-"
+UNFINISHED = ".part-"  # in the name of a file that is not complete
 
 
 class OutputFile(Protocol):
@@ -142,7 +142,7 @@ class LocalFiles:
         full = self.describe(path)
         with storage_errors("list", full):
             try:
-                return sorted(name for name in os.listdir(full) if _TEMPORARY not in name)
+                return sorted(name for name in os.listdir(full) if UNFINISHED not in name)
             except FileNotFoundError:
                 return []
 
@@ -170,7 +170,7 @@ def _read_fully(file: Any, length: int) -> bytes:
 class _LocalOutput:
     def __init__(self, full_path: str) -> None:
         self._path = full_path
-        self._temporary = f"{full_path}{_TEMPORARY}{uuid.uuid4().hex[:8]}"
+        self._temporary = f"{full_path}{UNFINISHED}{uuid.uuid4().hex[:8]}"
         self._file: BinaryIO = open(self._temporary, "xb")  # noqa: SIM115 (closed by commit or discard)
 
     def write(self, data: bytes) -> None:
@@ -221,7 +221,7 @@ class ArrowFiles:
             if self._is_object_store:
                 return _ArrowOutput(self._fs, full, full, self.describe(path))
             self._fs.create_dir(full.rpartition("/")[0], recursive=True)
-            temporary = f"{full}{_TEMPORARY}{uuid.uuid4().hex[:8]}"
+            temporary = f"{full}{UNFINISHED}{uuid.uuid4().hex[:8]}"
             return _ArrowOutput(self._fs, temporary, full, self.describe(path))
 
     def read(self, path: str) -> bytes:
@@ -246,7 +246,7 @@ class ArrowFiles:
 
         with storage_errors("list", self.describe(path)):
             infos = self._fs.get_file_info(FileSelector(self._full(path), allow_not_found=True))
-            return sorted(info.base_name for info in infos if _TEMPORARY not in info.base_name)
+            return sorted(info.base_name for info in infos if UNFINISHED not in info.base_name)
 
     def delete_file(self, path: str) -> None:
         with storage_errors("delete", self.describe(path)), contextlib.suppress(FileNotFoundError):

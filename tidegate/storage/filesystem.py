@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId
+from tidegate.storage import compression
 from tidegate.storage.cleanup import Deletion, checkpoint_files, delete_quietly
 from tidegate.storage.files import Files, check_writable, open_files, write_file
 from tidegate.storage.handles import CheckpointMetadata
@@ -21,7 +23,7 @@ from tidegate.storage.job_lock import JobLock, LocalJobLock, RemoteJobLock
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.metadata import encode_metadata, read_metadata_file
 from tidegate.storage.reader import FileStateSource
-from tidegate.storage.worker_storage import FileSystemWorkerStorage, WorkerStorage
+from tidegate.storage.worker_storage import FileSystemWorkerStorage, JobManagerWorkerStorage, WorkerStorage
 from tidegate.storage.writers import DEFAULT_MIN_FILE_SIZE
 
 
@@ -35,9 +37,15 @@ class FileSystemStorage:
         *,
         options: Mapping[str, str] | None = None,
         min_file_size: int = DEFAULT_MIN_FILE_SIZE,
+        codec: str = compression.NONE,
+        memory_limit: int | None = None,
     ) -> None:
+        """`memory_limit`: workers make no files, their state (up to so many bytes per task and checkpoint) travels to
+        the JobManager and is stored within the metadata."""
         self._location = job_location(StorageLocation.parse(directory, options), job_id)
         self._min_file_size = min_file_size
+        self._codec = codec
+        self._memory_limit = memory_limit
         self._lock: JobLock | None = None
 
     @property
@@ -58,6 +66,16 @@ class FileSystemStorage:
     def _make_lock(self) -> JobLock:
         return LocalJobLock(self._location.local_path) if self._location.is_local else RemoteJobLock(self.files())
 
+    @contextlib.contextmanager
+    def locked(self, now_ms: float) -> Iterator[None]:
+        """For a look at the directory while the job does not run. ConfigurationError when it does."""
+        lock = self._make_lock()
+        lock.acquire(now_ms)
+        try:
+            yield
+        finally:
+            lock.release()
+
     def heartbeat(self, now_ms: float) -> None:
         """Call every few seconds: shows other runs of the job that this one is alive."""
         if self._lock is not None:
@@ -77,7 +95,9 @@ class FileSystemStorage:
         self._lock = None
 
     def worker_storage(self) -> WorkerStorage:
-        return FileSystemWorkerStorage(self._location, self._min_file_size)
+        if self._memory_limit is not None:
+            return JobManagerWorkerStorage(self._memory_limit, codec=self._codec)
+        return FileSystemWorkerStorage(self._location, self._min_file_size, codec=self._codec)
 
     def source(self) -> FileStateSource:
         return FileStateSource(self.files())
@@ -96,6 +116,11 @@ class FileSystemStorage:
         """Those with a metadata file, oldest first; whether it can be read shows `read_metadata`."""
         found = [checkpoint_of_directory(name) for name in self.files().names("")]
         return sorted(n for n in found if n is not None and self.files().size(metadata_file(n)) is not None)
+
+    def highest_checkpoint(self) -> CheckpointId:
+        """The highest id that an earlier run of the job has used here, complete or not; 0 when there is none."""
+        found = [checkpoint_of_directory(name) for name in self.files().names("")]
+        return max((n for n in found if n is not None), default=CheckpointId(0))
 
     # ------------------------------------------------------------ deleting
 
@@ -119,3 +144,35 @@ class FileSystemStorage:
         unfinished = [checkpoint_directory(n) for n in directories if n not in completed]
         unfinished = [d for d in unfinished if not any(path.startswith(d + "/") for path in referenced)]
         return self.delete(Deletion(files=sorted(shared - referenced), directories=unfinished))
+
+
+def latest_aligned(root: str, before: CheckpointId) -> CheckpointMetadata | None:
+    """The newest checkpoint in a job directory that is older than `before` and holds no in-flight records."""
+    directory = StorageLocation.parse(root)
+    storage = FileSystemStorage(str(directory.parent()), directory.name)
+    for checkpoint_id in reversed(storage.completed_checkpoints()):
+        if checkpoint_id < before:
+            try:
+                metadata = storage.read_metadata(checkpoint_id)
+            except SnapshotError:
+                continue
+            if not metadata.channels:
+                return metadata
+    return None
+
+
+def delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float) -> list[str]:
+    """Delete a checkpoint in the directory of another job, which has left it to us, with all that only it needs.
+
+    Never raises; returns the problems. Nothing is deleted while that job runs."""
+    directory = StorageLocation.parse(root)
+    try:
+        storage = FileSystemStorage(str(directory.parent()), directory.name)
+        storage.open(now_ms)
+    except (ConfigurationError, SnapshotError) as error:
+        return [f"checkpoint {checkpoint_id} in {root}, which this job has claimed, was not deleted: {error}"]
+    try:
+        gone = Deletion(files=[metadata_file(checkpoint_id)], directories=[checkpoint_directory(checkpoint_id)])
+        return storage.delete(gone) + storage.delete_orphans()
+    finally:
+        storage.close()

@@ -6,9 +6,12 @@ Paths are relative to the job's checkpoint directory: a snapshot can be moved.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from tidegate.common.ids import CheckpointId, OperatorId, SubtaskIndex, VertexId
+from tidegate.common.type_schema import TypeSchema
 
 
 class FileRange(msgspec.Struct, frozen=True, tag="file"):
@@ -16,11 +19,13 @@ class FileRange(msgspec.Struct, frozen=True, tag="file"):
     offset: int
     length: int
     checksum: str  # xxh3_64 of exactly these bytes, 16 hex digits
+    codec: str = ""  # how these bytes are compressed (storage.compression), "": not
 
 
 class InlineBytes(msgspec.Struct, frozen=True, tag="inline"):
     data: bytes
     checksum: str
+    codec: str = ""
 
 
 StateHandle = FileRange | InlineBytes
@@ -40,6 +45,8 @@ class KeyedStateInfo(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # "value" | "list" | "map" | "reducing" | "aggregating" | "timers"
     type_description: str = ""  # str() of the declared type information(s)
     namespaced: bool = False
+    schema: TypeSchema | None = None  # the declared type of an entry's value, or the dataclass that was found there
+    ttl: bool = False  # values are stored with the time of their last access, see state.ttl
 
 
 class KeyedChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,15 +66,45 @@ class KeyedIncrement(msgspec.Struct, frozen=True, kw_only=True):
     chunks: list[KeyedChunk]
 
 
+class KeyedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the backend's own database, cut into parts of a few MB. It never changes: later checkpoints refer to
+    the same parts."""
+
+    name: str  # within the database's folder
+    size: int
+    checkpoint_id: CheckpointId  # the checkpoint that wrote it
+    parts: list[StateHandle]
+
+
 class KeyedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Keyed state of one operator subtask: the key groups [start, end) and the chain of increments, oldest first; the
-    first one is full."""
+    """Keyed state of one operator subtask: the key groups [start, end).
+
+    backend "heap": the chain of increments, oldest first; the first one is full. "rocksdb": the files of a database, in
+    which a state is known by its position in `states`."""
 
     backend: str
     key_group_start: int
     key_group_end: int
     states: list[KeyedStateInfo]
-    increments: list[KeyedIncrement]
+    increments: list[KeyedIncrement] = []
+    files: list[KeyedFile] = []
+
+    def handles(self) -> Iterator[StateHandle]:
+        for increment in self.increments:
+            for chunk in increment.chunks:
+                yield chunk.handle
+        for file in self.files:
+            yield from file.parts
+
+    def inherited_handles(self, checkpoint_id: CheckpointId) -> Iterator[StateHandle]:
+        """What other checkpoints than this one wrote."""
+        for increment in self.increments:
+            if increment.checkpoint_id != checkpoint_id:
+                for chunk in increment.chunks:
+                    yield chunk.handle
+        for file in self.files:
+            if file.checkpoint_id != checkpoint_id:
+                yield from file.parts
 
 
 # ---------------------------------------------------------------- operator (non-keyed) state
@@ -157,6 +194,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     operators: list[OperatorMetadata]
     channels: list[ChannelState]
     tidegate_version: str
+    self_contained: bool = False  # paths are relative to the folder of `_metadata` itself, not to the one above
+    companions: dict[str, str] = {}  # files beside it that no handle names: path -> checksum of the whole
 
 
 # ---------------------------------------------------------------- restore
@@ -173,14 +212,25 @@ class OperatorRestore(msgspec.Struct, frozen=True, kw_only=True):
     end_of_data: bool = False
 
 
+class MovedChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """In-flight records of a channel that is no more, since the parallelism has changed: they are put before everything
+    else on a channel of the new receiver."""
+
+    channel: ChannelState  # as it was, of either side
+    upstream: SubtaskIndex  # of the new channel
+    own_keys: bool  # several receivers read it: each keeps the records whose key group it owns
+
+
 class TaskRestore(msgspec.Struct, frozen=True, kw_only=True):
     vertex: VertexId
     subtask: SubtaskIndex
     operators: list[OperatorRestore]
     channels: list[ChannelState] = []
+    moved: list[MovedChannel] = []  # in the order in which they are to be processed
 
 
 class SlotRestore(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_id: CheckpointId
     root: str  # URI of the job directory that the handles' paths are relative to
     tasks: list[TaskRestore]
+    owned: bool = True  # False: the snapshot belongs to the user, nothing may be built upon its files

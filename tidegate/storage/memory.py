@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import CheckpointId
+from tidegate.storage import compression
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import checkpoint_of_directory
@@ -19,8 +20,9 @@ class JobManagerStorage:
 
     root = ""
 
-    def __init__(self, max_state_size: int = DEFAULT_MEMORY_LIMIT) -> None:
+    def __init__(self, max_state_size: int = DEFAULT_MEMORY_LIMIT, codec: str = compression.NONE) -> None:
         self._max_state_size = max_state_size
+        self._codec = codec
         self._metadata: dict[CheckpointId, CheckpointMetadata] = {}  # bounded by the number of retained checkpoints
 
     def open(self, now_ms: float) -> None: ...
@@ -30,7 +32,7 @@ class JobManagerStorage:
     def close(self) -> None: ...
 
     def worker_storage(self) -> WorkerStorage:
-        return JobManagerWorkerStorage(self._max_state_size)
+        return JobManagerWorkerStorage(self._max_state_size, codec=self._codec)
 
     def source(self) -> InlineStateSource:
         return InlineStateSource()
@@ -47,6 +49,9 @@ class JobManagerStorage:
 
     def completed_checkpoints(self) -> list[CheckpointId]:
         return sorted(self._metadata)
+
+    def highest_checkpoint(self) -> CheckpointId:
+        return max(self._metadata, default=CheckpointId(0))
 
     def delete(self, deletion: Deletion) -> list[str]:
         for directory in deletion.directories:

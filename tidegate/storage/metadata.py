@@ -14,6 +14,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from tidegate.common.errors import SnapshotError
+from tidegate.storage.checksums import checksum
 from tidegate.storage.files import Files, open_files
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import METADATA_NAME
@@ -65,12 +66,24 @@ def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedM
     """Of a checkpoint or savepoint given by its directory or its `_metadata` file."""
     location = StorageLocation.parse(uri, options)
     directory = location.parent() if location.name == METADATA_NAME else location
-    root = directory.parent()
+    files = open_files(directory)
+    metadata = read_metadata_file(files, METADATA_NAME)
+    _check_companions(files, metadata)
     return LoadedMetadata(
-        metadata=read_metadata_file(open_files(directory), METADATA_NAME),
-        root=root,
+        metadata=metadata,
+        # Several checkpoints of a job share files, a savepoint stands alone.
+        root=directory if metadata.self_contained else directory.parent(),
         path=str(directory.child(METADATA_NAME)),
     )
+
+
+def _check_companions(files: Files, metadata: CheckpointMetadata) -> None:
+    for path, expected in metadata.companions.items():
+        where = files.describe(path)
+        if files.size(path) is None:
+            raise SnapshotError(f"there is no {where}: the savepoint is incomplete, copy it again as a whole")
+        if checksum(files.read(path)) != expected:
+            raise SnapshotError(f"{where} is corrupt: its checksum does not match; use another copy of the savepoint")
 
 
 def read_metadata_file(files: Files, path: str) -> CheckpointMetadata:

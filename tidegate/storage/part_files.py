@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Protocol
 
 from tidegate.common.errors import TidegateError
@@ -57,6 +57,10 @@ class PartFiles(Protocol):
 
     def publish_copy(self, hidden: str, final: str, length: int) -> None:
         """The same with a copy of the first `length` bytes; the hidden file stays."""
+
+    def publish_joined(self, inputs: Sequence[tuple[str, int]], final: str, delimiter: bytes) -> None:
+        """The first bytes of hidden files, each (name, length), one behind the other under the name `final`; the hidden
+        files stay. May be repeated, also when hidden files were deleted after it had succeeded."""
 
     def hidden_names(self, job_id: str) -> list[str]:
         """The names in the job's folder of hidden files."""
@@ -179,6 +183,30 @@ class LocalPartFiles:
                 _unlink(copy)
             _sync_folder(target)
 
+    def publish_joined(self, inputs: Sequence[tuple[str, int]], final: str, delimiter: bytes) -> None:
+        target = self.describe(final)
+        length = joined_length(inputs, delimiter)
+        with output_errors("publish", target):
+            if _size(target) is not None:
+                self._check_published(self.describe(inputs[0][0]), target, length)
+                return
+            joined = f"{self.describe(inputs[0][0])}.copy-{uuid.uuid4().hex[:8]}"
+            try:
+                with open(joined, "xb") as new:
+                    _join(inputs, new, delimiter, lambda path: open(self.describe(path), "rb"))  # noqa: SIM115
+                    new.flush()
+                    os.fsync(new.fileno())
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                try:
+                    _rename_to_new(joined, target)
+                except FileExistsError:  # a worker that was taken for dead published it this moment
+                    self._check_published(joined, target, length)
+            except FileNotFoundError:
+                self._check_published(self.describe(inputs[0][0]), target, length)
+            finally:
+                _unlink(joined)
+            _sync_folder(target)
+
     def hidden_names(self, job_id: str) -> list[str]:
         folder = self.describe(f"{_HIDDEN}{job_id}")
         with output_errors("list", folder):
@@ -276,6 +304,18 @@ def _copy(old: BinaryIO, new: BinaryIO, length: int) -> None:
         left -= len(data)
 
 
+def joined_length(inputs: Sequence[tuple[str, int]], delimiter: bytes) -> int:
+    return sum(length for _, length in inputs) + len(delimiter) * (len(inputs) - 1)
+
+
+def _join(inputs: Sequence[tuple[str, int]], new: BinaryIO, delimiter: bytes, open_input: Callable[[str], Any]) -> None:
+    for number, (path, length) in enumerate(inputs):
+        if number and delimiter:
+            new.write(delimiter)
+        with open_input(path) as old:
+            _copy(old, new, length)
+
+
 # ---------------------------------------------------------------- everything else
 
 
@@ -340,6 +380,22 @@ class ArrowPartFiles:
                 ):
                     _copy(old, new, length)
         self.publish(copy, final, length)
+
+    def publish_joined(self, inputs: Sequence[tuple[str, int]], final: str, delimiter: bytes) -> None:
+        length = joined_length(inputs, delimiter)
+        joined = f"{inputs[0][0]}.copy-{uuid.uuid4().hex[:8]}"
+        with output_errors("publish", self.describe(final)):
+            published = self._size(self._full(final))
+            if published is not None:
+                if published != length:
+                    raise _occupied(self.describe(final), published, length)
+                return
+            missing = [path for path, _ in inputs if self._size(self._full(path)) is None]
+            if missing:
+                raise _vanished(self.describe(missing[0]), self.describe(final), length)
+            with self._fs.open_output_stream(self._full(joined)) as new:
+                _join(inputs, new, delimiter, lambda path: self._fs.open_input_stream(self._full(path)))
+        self.publish(joined, final, length)
 
     def _size(self, full: str) -> int | None:
         from pyarrow.fs import FileType

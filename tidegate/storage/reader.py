@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate.common.errors import SnapshotError
 from tidegate.storage.checksums import checksum
+from tidegate.storage.compression import decompress
 from tidegate.storage.files import Files
 from tidegate.storage.handles import FileRange, InlineBytes, StateHandle
 
@@ -46,7 +47,7 @@ class FileStateSource:
                 f"{where} is corrupt: the checksum of bytes {handle.offset} to {handle.offset + handle.length} does "
                 "not match; use another checkpoint"
             )
-        return data
+        return decompress(data, handle.codec)
 
     def _bytes(self, handle: FileRange) -> bytes:
         path = handle.path
@@ -66,4 +67,4 @@ class FileStateSource:
 def read_inline(handle: InlineBytes) -> bytes:
     if checksum(handle.data) != handle.checksum:
         raise SnapshotError("state that is kept in the metadata is corrupt: its checksum does not match")
-    return handle.data
+    return decompress(handle.data, handle.codec)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
+from tidegate.storage import compression
 from tidegate.storage.files import Files, open_files
 from tidegate.storage.handles import StateHandle
 from tidegate.storage.job_directory import exclusive_file, shared_file
@@ -40,12 +41,16 @@ class WorkerStorage(Protocol):
     def source(self, root: str = "") -> Source:
         """Reads handles that are relative to `root` (`SlotRestore.root`; "": this job's own directory)."""
 
+    def savepoint_files(self, target: str) -> Files:
+        """The folder of a savepoint, to write to."""
+
 
 @dataclass(frozen=True)
 class FileSystemWorkerStorage:
     job_directory: StorageLocation
     min_file_size: int = DEFAULT_MIN_FILE_SIZE
     supports_increments: bool = True
+    codec: str = compression.NONE  # for what is written; what is read says itself
 
     def task_writer(
         self, checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex
@@ -55,6 +60,7 @@ class FileSystemWorkerStorage:
             exclusive_file(checkpoint_id, attempt, vertex, subtask),
             shared_file(checkpoint_id, attempt, vertex, subtask),
             self.min_file_size,
+            self.codec,
         )
 
     def source(self, root: str = "") -> Source:
@@ -64,6 +70,9 @@ class FileSystemWorkerStorage:
             else FileStateSource(self._files(self.job_directory))
         )
 
+    def savepoint_files(self, target: str) -> Files:
+        return self._files(_with_options(target, dict(self.job_directory.options)))
+
     def _files(self, location: StorageLocation) -> Files:
         return open_files(location)
 
@@ -72,20 +81,28 @@ class FileSystemWorkerStorage:
 class JobManagerWorkerStorage:
     limit: int = DEFAULT_MEMORY_LIMIT
     supports_increments: bool = False
+    codec: str = compression.NONE
 
     def task_writer(
         self, checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex
     ) -> TaskStateWriter:
-        return InlineTaskStateWriter(self.limit, f"subtask {subtask} of vertex {vertex}")
+        return InlineTaskStateWriter(self.limit, f"subtask {subtask} of vertex {vertex}", self.codec)
 
     def source(self, root: str = "") -> Source:
         """A job with this storage may start from a snapshot in files."""
         return file_source(root) if root else InlineStateSource()
 
+    def savepoint_files(self, target: str) -> Files:
+        return open_files(StorageLocation.parse(target))
+
 
 def file_source(root: str, options: Mapping[str, str] | None = None) -> FileStateSource:
     """`options`: of the job's own storage; used when `root` is on the same kind of storage."""
-    location = StorageLocation.parse(root)
+    return FileStateSource(open_files(_with_options(root, options)))
+
+
+def _with_options(uri: str, options: Mapping[str, str] | None) -> StorageLocation:
+    location = StorageLocation.parse(uri)
     if options and location.scheme == "s3":
-        location = StorageLocation.parse(root, {**options, **dict(location.options)})
-    return FileStateSource(open_files(location))
+        location = StorageLocation.parse(uri, {**options, **dict(location.options)})
+    return location

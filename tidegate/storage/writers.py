@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tidegate.common.errors import SnapshotError
+from tidegate.storage import compression
 from tidegate.storage.checksums import checksum
 from tidegate.storage.files import Files, OutputFile
 from tidegate.storage.handles import FileRange, InlineBytes, StateHandle
@@ -21,10 +22,17 @@ DEFAULT_MIN_FILE_SIZE = 20 * 1024
 DEFAULT_MEMORY_LIMIT = 5 * 1024 * 1024
 
 
+class StateTooLargeError(SnapshotError):
+    """The state of a task is larger than the storage takes."""
+
+
 class Sink(Protocol):
     """The same as `state.backend.StateSink`, which this layer does not import."""
 
     def write(self, data: bytes) -> StateHandle: ...
+
+    def start_file(self) -> None:
+        """What is written next should lie in a file of its own, which can be deleted alone; a hint."""
 
 
 class TaskStateWriter(Protocol):
@@ -52,11 +60,14 @@ class TaskStateWriter(Protocol):
 
 
 class FileTaskStateWriter:
-    """One file for exclusive and one for shared data, each made when first needed. The first bytes of the task, up to
-    `min_file_size`, are put into the handles themselves: small state makes no files."""
+    """One file for exclusive and one for shared data (more when asked by `start_file`), made when first needed. The
+    first bytes of the task, up to `min_file_size`, are put into the handles themselves: small state makes no files."""
 
-    def __init__(self, files: Files, exclusive_path: str, shared_path: str, min_file_size: int) -> None:
+    def __init__(
+        self, files: Files, exclusive_path: str, shared_path: str, min_file_size: int, codec: str = compression.NONE
+    ) -> None:
         self._files = files
+        self.codec = codec
         self._min_file_size = min_file_size
         self._inlined = 0
         self._cancelled = False
@@ -74,19 +85,18 @@ class FileTaskStateWriter:
 
     @property
     def files_written(self) -> int:
-        return sum(sink.output is not None for sink in (self._exclusive, self._shared))
+        return sum(len(sink.outputs) for sink in (self._exclusive, self._shared))
 
     def close(self) -> None:
         self.check_not_cancelled()
         for sink in (self._exclusive, self._shared):
-            if sink.output is not None:
-                sink.output.commit()
+            sink.commit()
 
     def abort(self) -> None:
         self._cancelled = True
         for sink in (self._exclusive, self._shared):
-            if sink.output is not None:
-                sink.output.discard()
+            for output in sink.outputs:
+                output.discard()
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -110,20 +120,33 @@ class FileTaskStateWriter:
 class _FileSink:
     def __init__(self, writer: FileTaskStateWriter, path: str) -> None:
         self._writer = writer
-        self._path = path
+        self._first_path = self._path = path
         self._offset = 0
-        self.output: OutputFile | None = None
+        self._output: OutputFile | None = None
+        self.outputs: list[OutputFile] = []  # all that were made; every one but `_output` is committed
+
+    def start_file(self) -> None:
+        self.commit()
+        stem, dot, suffix = self._first_path.rpartition(".")
+        self._path = f"{stem}-{len(self.outputs)}{dot}{suffix}" if self.outputs else self._first_path
+
+    def commit(self) -> None:
+        if self._output is not None:
+            self._output.commit()
+        self._output, self._offset = None, 0
 
     def write(self, data: bytes) -> StateHandle:
         writer = self._writer
         writer.check_not_cancelled()
+        data = compression.compress(data, writer.codec)
         writer.bytes_written += len(data)
-        if self.output is None:
+        if self._output is None:
             if writer.try_inline(data):
-                return InlineBytes(data, checksum(data))
-            self.output = writer.create(self._path)
-        self.output.write(data)
-        handle = FileRange(self._path, self._offset, len(data), checksum(data))
+                return InlineBytes(data, checksum(data), writer.codec)
+            self._output = writer.create(self._path)
+            self.outputs.append(self._output)
+        self._output.write(data)
+        handle = FileRange(self._path, self._offset, len(data), checksum(data), writer.codec)
         self._offset += len(data)
         return handle
 
@@ -133,8 +156,9 @@ class InlineTaskStateWriter:
 
     files_written = 0
 
-    def __init__(self, limit: int, task_name: str) -> None:
+    def __init__(self, limit: int, task_name: str, codec: str = compression.NONE) -> None:
         self._limit = limit
+        self._codec = codec
         self._task_name = task_name
         self._cancelled = False
         self.bytes_written = 0
@@ -149,15 +173,18 @@ class InlineTaskStateWriter:
 
     def write(self, data: bytes) -> StateHandle:
         self._check_not_cancelled()
+        data = compression.compress(data, self._codec)
         self.bytes_written += len(data)
         if self.bytes_written > self._limit:
-            raise SnapshotError(
+            raise StateTooLargeError(
                 f"the state of {self._task_name} is larger than {self._limit:,} bytes, the limit of the JobManager's "
                 "memory as checkpoint storage; set a checkpoint directory (execution.checkpointing.dir, or "
-                "set_checkpoint_storage_dir) so that state goes to files, or raise the limit of "
-                "JobManagerCheckpointStorage"
+                "set_checkpoint_storage_dir) so that state goes to files, or raise the limit "
+                "(state.storage.jobmanager.max-state-size, or JobManagerCheckpointStorage)"
             )
-        return InlineBytes(data, checksum(data))
+        return InlineBytes(data, checksum(data), self._codec)
+
+    def start_file(self) -> None: ...
 
     def close(self) -> None:
         self._check_not_cancelled()

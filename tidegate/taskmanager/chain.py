@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegate.common.ids import CheckpointId
 from tidegate.common.record_batch import RecordBatch
+from tidegate.common.type_schema import schema_of
 from tidegate.common.typeinfo import value_converter
 from tidegate.graph.job_graph import JobVertex
+from tidegate.state.savepoint_writer import SavepointWriter
 from tidegate.storage.handles import OperatorSnapshot
+from tidegate.storage.savepoint_format import operator_folder
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.operators.base import Emit, Operator, OperatorContext, discard
 from tidegate.taskmanager.operators.factory import make_operator
@@ -32,6 +35,18 @@ class FrozenOperator:
             uid=self._node.uid or "",
             keyed=None if self._keyed is None else self._keyed.write(writer.shared),
             lists=self._lists.write(writer.exclusive),
+        )
+
+    def write_savepoint(self, writer: SavepointWriter) -> OperatorSnapshot:
+        node = self._node
+        folder = operator_folder(node.operator_id, node.uid or "", node.name)
+        keys = schema_of(node.key_type)
+        return OperatorSnapshot(
+            operator_id=node.operator_id,
+            name=node.name,
+            uid=node.uid or "",
+            keyed=None if self._keyed is None else writer.keyed(node.name, folder, keys, self._keyed),
+            lists=writer.lists(node.name, folder, self._lists),
         )
 
 
@@ -61,8 +76,27 @@ class OperatorChain:
                     operator.output = emit
                 else:
                     operator.side_outputs[tag] = emit
+            self._connect_time(i, vertex, outputs)
+        self.periodic = [op for op in self.operators if op.periodic]
         self._limited = [op for op in self.operators if type(op).available is not Operator.available]
+        self._keyed = [op.context.keyed for op in self.operators if op.context.keyed is not None]
+        self._asynchronous = [(i, op) for i, op in enumerate(self.operators) if op.asynchronous]
+        self._unfinished = list(self.operators)  # whose `finish` has not come to its end, in order
+        self._finish_called = False  # of the first of them
         self._entries: tuple[Emit, Emit] = (self.head.process, self.head.process_second)
+
+    def _connect_time(self, index: int, vertex: JobVertex, outputs: list[EdgeOutput]) -> None:
+        """Watermarks and idleness go to everything that reads any output of the operator."""
+        operator = self.operators[index]
+        inside = [
+            self.operators[j] for j, n in enumerate(vertex.operators) if n.link is not None and n.link.upstream == index
+        ]
+        outside = [output for output in outputs if output.edge.source_operator == index]
+        if inside or outside:
+            operator.output_watermark = _to_all(
+                [o.process_watermark for o in inside] + [o.emit_watermark for o in outside]
+            )
+            operator.output_status = _to_all([o.process_status for o in inside] + [o.emit_status for o in outside])
 
     @property
     def source(self) -> SourceOperator | None:
@@ -74,14 +108,37 @@ class OperatorChain:
 
     def process(self, batch: RecordBatch, input_index: int) -> None:
         self._entries[input_index](batch)
+        for keyed in self._keyed:
+            keyed.end_of_batch()
 
     def open(self) -> None:
         for operator in reversed(self.operators):  # the end first: a head may emit as soon as it is open
             operator.open()
 
-    def finish(self) -> None:
-        for operator in self.operators:
-            operator.finish()
+    def advance(self, now_ms: float, can_send: bool) -> bool:
+        """Let operators with work elsewhere see to it. `can_send`: the outputs of the task take more. True: something
+        was done."""
+        worked = False
+        for i, operator in self._asynchronous:
+            can_emit = can_send and all(o.available for o in self._limited if self.operators.index(o) > i)
+            worked = operator.advance(now_ms, can_emit) or worked
+        return worked
+
+    def next_deadline(self) -> float | None:
+        times = [operator.next_deadline() for _, operator in self._asynchronous]
+        return min((t for t in times if t is not None), default=None)
+
+    def finish(self) -> bool:
+        """Finish the operators one after the other, each when the one before it is settled. False: call again."""
+        while self._unfinished:
+            if not self._finish_called:
+                self._finish_called = True
+                self._unfinished[0].finish()
+            if not self._unfinished[0].settled:
+                return False
+            del self._unfinished[0]
+            self._finish_called = False
+        return True
 
     def prepare_barrier(self, checkpoint_id: CheckpointId) -> None:
         for operator in self.operators:
@@ -125,6 +182,17 @@ class OperatorChain:
                 operator.context.keyed.dispose()
         if first is not None:
             raise first
+
+
+def _to_all(receivers: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+    if len(receivers) == 1:
+        return receivers[0]
+
+    def to_all(news: Any) -> None:
+        for receive in receivers:
+            receive(news)
+
+    return to_all
 
 
 def _fan_out(emits: list[Emit]) -> Emit:

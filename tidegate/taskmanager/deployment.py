@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidegate.graph.job_graph import JobGraph
+from tidegate.state.factory import HASHMAP
+from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage.worker_storage import WorkerStorage
 
 
@@ -18,12 +20,18 @@ class RuntimeSettings:
     checkpointing: bool = False
     exactly_once: bool = True
     trace: bool = False  # print each barrier, alignment and snapshot
-    max_increments: int = 10
+    max_increments: int = 10  # 0: every keyed snapshot is full
+    state_backend: str = HASHMAP
+    rocksdb: RocksDBSettings = field(default_factory=RocksDBSettings)
     commit_retries: int = 10
     commit_backoff_ms: float = 100.0
     heartbeat_interval_ms: float = 1000.0
     heartbeat_timeout_ms: float = 8000.0
+    leave_grace_ms: float = 1000.0  # a task that does not leave within this is ended with its process; 0: never
+    watermark_interval_ms: float = 200.0  # 0: no periodic watermarks
     job_parameters: dict[str, str] = field(default_factory=dict)
+    class_mapping: dict[str, str] = field(default_factory=dict)  # old to new names of classes in stored state
+    cached_files: dict[str, str] = field(default_factory=dict)  # name -> path in the worker
 
 
 @dataclass(frozen=True)

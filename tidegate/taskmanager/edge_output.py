@@ -13,6 +13,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.record_batch import RecordBatch
 from tidegate.graph.job_graph import JobEdge, PartitionKind
 from tidegate.network.channels import OutputChannel
+from tidegate.network.elements import Watermark, WatermarkStatus
 from tidegate.state.key_groups import KeyRouter, is_unhashable, unhashable_key
 from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.failure import OperatorFailure
@@ -33,6 +34,14 @@ class EdgeOutput:
 
     def emit(self, batch: RecordBatch) -> None:
         self.channels[0].add(batch.values, batch.timestamps, self._clock.now_ms())
+
+    def emit_watermark(self, timestamp: int) -> None:
+        for channel in self.channels:
+            channel.add_control(Watermark(timestamp))
+
+    def emit_status(self, idle: bool) -> None:
+        for channel in self.channels:
+            channel.add_control(WatermarkStatus(idle))
 
     def _distribute(self, targets: list[int], batch: RecordBatch) -> None:
         """Split a batch by a target index per record, keeping the order within each target."""

@@ -10,6 +10,7 @@ from tidegate.common.errors import ConfigurationError, InternalError, Serializat
 from tidegate.common.ids import CheckpointId
 from tidegate.common.value_conversion import shorten
 from tidegate.protocol.messages import FailureInfo
+from tidegate.state.evolution import StateSchemaError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NO_RECORD = object()
@@ -69,7 +70,8 @@ def describe(error: BaseException) -> FailureInfo:
             traceback="" if ours else user_traceback(cause),
             operator=error.operator,
             subtask=error.subtask,
-            permanent=isinstance(cause, ConfigurationError),
+            # State that does not fit what the job declares will not fit the next time either.
+            permanent=isinstance(cause, ConfigurationError | StateSchemaError),
             corrupt_checkpoint=error.checkpoint_id if isinstance(error, RestoreFailure) else 0,
         )
     if isinstance(error, TidegateError) and not isinstance(error, InternalError):

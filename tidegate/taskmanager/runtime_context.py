@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidegate.common.accumulators import Accumulator
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.metrics import MetricGroup
 from tidegate.datastream.functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
@@ -14,9 +16,10 @@ from tidegate.datastream.functions import (
     RuntimeContext,
 )
 from tidegate.datastream.state import FunctionInitializationContext, OperatorStateStore
+from tidegate.datastream.time_domain import TimeDomain
 from tidegate.datastream.timerservice import TimerService
-from tidegate.network.elements import MIN_WATERMARK
-from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.operators.keyed import TimerOperator
 
 
 class OperatorRuntimeContext(RuntimeContext):
@@ -46,8 +49,38 @@ class OperatorRuntimeContext(RuntimeContext):
         parameters: dict[str, str] = self._context.settings.job_parameters
         return parameters.get(key, default_value)
 
-    def get_metrics_group(self) -> Any:
-        raise ConfigurationError("user metrics are not available in this version; they come with the metrics reporter")
+    def get_metrics_group(self) -> MetricGroup:
+        return self._context.metrics
+
+    def add_accumulator(self, name: str, accumulator: Accumulator) -> None:
+        if not isinstance(accumulator, Accumulator):
+            raise ConfigurationError(
+                f"operator '{self._context.node.name}': add_accumulator('{name}', ...) takes an accumulator of "
+                f"tidegate.common.accumulators, such as IntCounter(), got {accumulator!r}"
+            )
+        if self._context.accumulators.setdefault(name, accumulator) is not accumulator:
+            raise ConfigurationError(
+                f"operator '{self._context.node.name}': accumulator '{name}' was added already; get it with "
+                "get_accumulator(), or choose another name"
+            )
+
+    def get_accumulator(self, name: str) -> Accumulator:
+        found = self._context.accumulators.get(name)
+        if found is None:
+            raise ConfigurationError(
+                f"operator '{self._context.node.name}': there is no accumulator '{name}'; call add_accumulator() first"
+            )
+        return found
+
+    def get_cached_file(self, name: str) -> str:
+        files: dict[str, str] = self._context.settings.cached_files
+        if name not in files:
+            known = ", ".join(sorted(files)) or "none"
+            raise ConfigurationError(
+                f"operator '{self._context.node.name}': there is no cached file '{name}' (known: {known}); register it "
+                "with env.register_cached_file(path, name)"
+            )
+        return files[name]
 
     def get_state(self, state_descriptor: Any) -> Any:
         return self._keyed_state(state_descriptor)
@@ -92,20 +125,22 @@ class InitializationContext(FunctionInitializationContext):
         return self._runtime_context
 
 
-class ClockOnlyTimerService(TimerService):
-    """The clocks. Timers come with the event-time work; until then registering one is refused, not ignored."""
+class Clocks(TimerService):
+    """The clocks, for functions on streams without keys; they cannot set timers."""
 
-    def __init__(self, context: OperatorContext) -> None:
-        self._context = context
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
 
     def current_processing_time(self) -> int:
-        return int(self._context.clock.now_ms())
+        return int(self._operator.context.clock.now_ms())
 
     def current_watermark(self) -> int:
-        return MIN_WATERMARK
+        return self._operator.current_watermark
 
     def _refuse(self) -> None:
-        raise ConfigurationError("timers are not available in this version of Tidegate")
+        raise ConfigurationError(
+            f"timers are only available on a keyed stream: call key_by() before operator '{self._operator.name}'"
+        )
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         self._refuse()
@@ -120,12 +155,41 @@ class ClockOnlyTimerService(TimerService):
         self._refuse()
 
 
+class KeyedTimerService(Clocks):
+    """Sets and deletes timers of the current key."""
+
+    def __init__(self, operator: TimerOperator) -> None:
+        super().__init__(operator)
+        self._timers = operator.timers
+        self._backend = operator.backend
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._timers.processing.register(_checked(timestamp), self._backend.current_key)
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._timers.event.register(_checked(timestamp), self._backend.current_key)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._timers.processing.delete(_checked(timestamp), self._backend.current_key)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self._timers.event.delete(_checked(timestamp), self._backend.current_key)
+
+
+def _checked(timestamp: Any) -> int:
+    if type(timestamp) is not int:
+        if isinstance(timestamp, float) and timestamp.is_integer():
+            return int(timestamp)
+        raise ConfigurationError(f"a timer is set with whole milliseconds since the epoch, not {timestamp!r}")
+    return int(timestamp)
+
+
 class ElementContext(ProcessFunction.Context, CoProcessFunction.Context):
     """One object for all records of an operator; `stamp` is set before each call."""
 
-    def __init__(self, context: OperatorContext) -> None:
+    def __init__(self, operator: Operator) -> None:
         self.stamp: int | None = None
-        self._timers = ClockOnlyTimerService(context)
+        self._timers: TimerService = Clocks(operator)
 
     def timestamp(self) -> int | None:
         return self.stamp
@@ -135,9 +199,21 @@ class ElementContext(ProcessFunction.Context, CoProcessFunction.Context):
 
 
 class KeyedElementContext(ElementContext, KeyedProcessFunction.Context, KeyedCoProcessFunction.Context):
-    def __init__(self, context: OperatorContext) -> None:
-        super().__init__(context)
-        self._backend: Any = context.keyed
+    def __init__(self, operator: TimerOperator) -> None:
+        super().__init__(operator)
+        self._backend = operator.backend
+        self._timers = operator.timer_service
 
     def get_current_key(self) -> Any:
         return self._backend.current_key
+
+
+class KeyedTimerContext(
+    KeyedElementContext, KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction.OnTimerContext
+):
+    """For `on_timer`; `stamp` and `domain` are set before each call."""
+
+    domain = TimeDomain.EVENT_TIME
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain

@@ -10,10 +10,10 @@ All methods are called from one thread. Any of them may raise: the attempt is th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from tidegate.common.errors import SnapshotError, check_internal
+from tidegate.common.errors import SnapshotError, StateBackendError, check_internal
 from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex, SubtaskIndex, VertexId
 from tidegate.graph.job_graph import JobVertex
 from tidegate.network.channels import InputChannel, OutputChannel
@@ -23,6 +23,7 @@ from tidegate.network.transport import DataTransport
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.messages import (
     CollectAck,
+    DrainSources,
     Finish,
     MasterHeartbeat,
     MasterToSlot,
@@ -33,22 +34,28 @@ from tidegate.protocol.messages import (
     SlotReady,
     Start,
     TriggerCheckpoint,
+    WatermarkLimits,
+    WatermarkReport,
 )
-from tidegate.state.heap import HeapKeyedStateBackend
+from tidegate.state.backend import StateSource
+from tidegate.state.class_mapping import use_class_mapping
+from tidegate.state.factory import KeyedBackends
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.operator_state import OperatorStateBackend
-from tidegate.storage.handles import SlotRestore, TaskRestore
+from tidegate.storage.handles import MovedChannel, SlotRestore, TaskRestore
 from tidegate.storage.worker_storage import WorkerStorage
+from tidegate.taskmanager.alignment import SourceAlignment
 from tidegate.taskmanager.barriers import BarrierHandler, BarrierTracker, ExactlyOnceHandler
 from tidegate.taskmanager.chain import OperatorChain
-from tidegate.taskmanager.channel_restore import read_channel
+from tidegate.taskmanager.channel_restore import OwnKeys, read_channel, read_moved_records
 from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.deployment import SlotPlan
 from tidegate.taskmanager.edge_output import make_edge_output
 from tidegate.taskmanager.failure import OperatorFailure, RestoreFailure
 from tidegate.taskmanager.operators.base import OperatorContext
 from tidegate.taskmanager.operators.collect import CollectOperator
-from tidegate.taskmanager.task import Task, TaskState
+from tidegate.taskmanager.task import Task
+from tidegate.taskmanager.user_report import UserReport
 
 
 class SlotHost(Protocol):
@@ -68,6 +75,12 @@ class SlotHost(Protocol):
     def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         """Run `work` on a helper thread; then call `done(result, error)` on the slot's thread."""
 
+    def run_coroutine(
+        self, call: Callable[[], Awaitable[Any]], done: Callable[[Any, BaseException | None], None]
+    ) -> Callable[[], None]:
+        """Await `call()` elsewhere, with as many others as there are; then call `done(result, error)` on the slot's
+        thread. Returns what cancels it: `done` may still be called then, or not."""
+
     def trace(self, text: str) -> None:
         """Print a line of the checkpoint trace."""
 
@@ -80,10 +93,17 @@ class SlotRuntime:
         self._host = host
         self._graph = plan.graph
         self._settings = plan.settings
+        storage = plan.storage
+        increments = plan.settings.max_increments if storage is not None and storage.supports_increments else 0
+        self._backends = KeyedBackends(
+            plan.settings.state_backend, plan.settings.rocksdb, increments, lambda: host.clock.now_ms()
+        )
         self._inputs: dict[ChannelAddress, tuple[Task, InputChannel]] = {}  # channels that end in this slot
         self._outputs: dict[ChannelAddress, OutputChannel] = {}  # channels that begin in this slot
         self._remote: dict[ChannelAddress, SlotIndex] = {}  # output channels that leave the slot
         self._input_from: dict[ChannelAddress, SlotIndex] = {}  # input channels that come from another slot
+        self.report = UserReport(plan.settings.heartbeat_interval_ms / 2)
+        self._alignment = SourceAlignment([])
         self._finishing = False
         self.finished = False  # committed and closed after Finish
         self.tasks: list[Task] = []  # upstream first
@@ -91,12 +111,15 @@ class SlotRuntime:
     # ------------------------------------------------------------ deployment
     def deploy(self, restore: SlotRestore | None) -> None:
         """Build, restore and open everything; sources stay quiet until `Start`. Reports SlotReady."""
+        use_class_mapping(self._settings.class_mapping)
         restores = {} if restore is None else {(t.vertex, t.subtask): t for t in restore.tasks}
         for vertex_id, subtask in self._graph.tasks_of_slot(self._slot):
             task_restore = restores.get((vertex_id, subtask))
             self.tasks.append(self._make_task(self._graph.vertices[vertex_id], subtask, restore, task_restore))
         for task in reversed(self.tasks):
             task.chain.open()
+        self._alignment = SourceAlignment([t.chain.source for t in self.tasks if t.chain.source is not None])
+        self.report.watch([operator.context for task in self.tasks for operator in task.chain.operators])
         self._host.send_to_master(SlotReady(attempt=self._attempt, slot=self._slot))
 
     def _make_task(
@@ -144,12 +167,15 @@ class SlotRuntime:
             run_async=host.run_async,
             send=host.send_to_master,
             batch_size=settings.batch_size,
+            watermark_interval_ms=settings.watermark_interval_ms,
             trace=host.trace if settings.trace else None,
         )
         for into in inputs:
             self._inputs[into.address] = (task, into)
         if restore is not None and task_restore is not None:
             self._restore_channels(task, restore, task_restore)
+            if settings.trace:
+                host.trace(f"{task.name}: restored from checkpoint {restore.checkpoint_id}")
         return task
 
     def _barrier_handler(self, channels: int) -> BarrierHandler | None:
@@ -169,9 +195,7 @@ class SlotRuntime:
         keyed = None
         if node.spec.keyed:
             groups = key_group_range(vertex.max_parallelism, vertex.parallelism, subtask)
-            storage = self._plan.storage
-            increments = self._settings.max_increments if storage is not None and storage.supports_increments else 0
-            keyed = HeapKeyedStateBackend(node.name, groups, vertex.max_parallelism, increments)
+            keyed = self._backends.make(node.name, groups, vertex.max_parallelism)
         operator_state = OperatorStateBackend(node.name)
         mine = None
         if task_restore is not None:
@@ -182,9 +206,12 @@ class SlotRuntime:
             try:
                 operator_state.restore(mine, source)
                 if keyed is not None:
-                    own = restore.root == self._plan.storage_root  # else the next snapshot must not refer to its files
+                    # Else the next snapshot must not refer to its files.
+                    own = restore.owned and restore.root == self._plan.storage_root
                     keyed.restore(mine.keyed, source, continue_chain=own)
-            except SnapshotError as error:
+            except (SnapshotError, StateBackendError) as error:
+                if keyed is not None:
+                    keyed.dispose()
                 raise RestoreFailure(node.name, subtask, restore.checkpoint_id, error) from error
         return OperatorContext(
             node=node,
@@ -198,6 +225,7 @@ class SlotRuntime:
             keyed=keyed,
             operator_state=operator_state,
             run_async=self._host.run_async,
+            run_coroutine=self._host.run_coroutine,
             send=self._host.send_to_master,
             checkpointing=self._settings.checkpointing,
             # An operator that the snapshot does not know starts afresh.
@@ -207,7 +235,7 @@ class SlotRuntime:
 
     def _restore_channels(self, task: Task, restore: SlotRestore, task_restore: TaskRestore) -> None:
         task.restored_at_end = bool(task_restore.operators) and all(o.end_of_data for o in task_restore.operators)
-        if not task_restore.channels:
+        if not task_restore.channels and not task_restore.moved:
             return
         check_internal(self._host.storage is not None, "a restore without a storage")
         source = self._host.storage.source(restore.root)  # type: ignore[union-attr]
@@ -223,6 +251,26 @@ class SlotRuntime:
                 self._inputs[address][1].restore(elements)
             else:
                 self._outputs[address].restore(elements)
+        self._restore_moved(task, restore, task_restore.moved, source)
+
+    def _restore_moved(self, task: Task, restore: SlotRestore, moved: list[MovedChannel], source: StateSource) -> None:
+        """In-flight records of other subtasks, from before the parallelism was changed."""
+        edges = {e.key: e for e in self._graph.edges}
+        found: dict[ChannelAddress, list[Element]] = {}
+        vertex = task.vertex
+        groups = key_group_range(vertex.max_parallelism, vertex.parallelism, task.subtask)
+        for one in moved:
+            edge = edges[one.channel.edge_key]
+            keys = OwnKeys(edge, vertex.max_parallelism, groups) if one.own_keys else None
+            try:
+                records = read_moved_records(one.channel, source, keys)
+            except SnapshotError as error:
+                raise RestoreFailure(vertex.operators[0].name, task.subtask, restore.checkpoint_id, error) from error
+            address = ChannelAddress(edge.edge_id, one.upstream, task.subtask)
+            found.setdefault(address, []).extend(records)
+        for address, elements in found.items():
+            self._inputs[address][1].restore(elements)
+            task.restored_first = True
 
     # ------------------------------------------------------------ messages and frames
     def on_message(self, message: MasterToSlot) -> None:
@@ -238,6 +286,9 @@ class SlotRuntime:
                 for task in self.tasks:
                     if task.vertex.is_source:
                         task.trigger_checkpoint(barrier, now)
+            case DrainSources():
+                for task in self.tasks:
+                    task.drain()
             case NotifyCheckpointComplete(checkpoint_id=n):
                 for task in self.tasks:
                     task.checkpoint_complete(n)
@@ -249,6 +300,8 @@ class SlotRuntime:
                     for operator in task.chain.operators:
                         if isinstance(operator, CollectOperator) and operator.node.operator_id == operator_id:
                             operator.acknowledged(seq)
+            case WatermarkLimits(limits=limits):
+                self._alignment.on_limits(limits)
             case Finish():
                 for task in self.tasks:
                     task.chain.commit_all()
@@ -291,8 +344,13 @@ class SlotRuntime:
                 self._after_step(task)
         now = clock.now_ms()
         for task in self.tasks:
-            task.tick(now)
+            if task.tick(now):
+                self._after_step(task)
             self._flush_due(task, now)
+        watermarks = self._alignment.report_if_due(now)
+        if watermarks is not None:
+            self._host.send_to_master(WatermarkReport(attempt=self._attempt, slot=self._slot, watermarks=watermarks))
+        self.report.refresh_if_due(now)
         if self._finishing and not self.finished and all(t.chain.committed for t in self.tasks):
             self._close_after_finish()
             worked = True
@@ -300,7 +358,7 @@ class SlotRuntime:
 
     def next_deadline(self) -> float | None:
         """When `step` should be called even if nothing arrives."""
-        times = []
+        times = [self._alignment.next_deadline()]
         for task in self.tasks:
             times.append(task.next_deadline())
             timeout = task.vertex.buffer_timeout_ms
@@ -371,10 +429,14 @@ class SlotRuntime:
     # ------------------------------------------------------------ end
     def _close_after_finish(self) -> None:
         for task in self.tasks:
-            check_internal(task.state is TaskState.END_OF_DATA, f"{task.name} is told to finish in state {task.state}")
+            check_internal(task.at_rest, f"{task.name} is told to finish in state {task.state}")
             task.close()
         self.finished = True
-        self._host.send_to_master(SlotFinished(attempt=self._attempt, slot=self._slot))
+        metrics, accumulators = self.report.final()
+        finished = SlotFinished(
+            attempt=self._attempt, slot=self._slot, accumulators=accumulators, metrics={**self.metrics, **metrics}
+        )
+        self._host.send_to_master(finished)
 
     def close(self) -> None:
         """Close what is open, whatever happens; for a slot that leaves early."""
@@ -384,7 +446,9 @@ class SlotRuntime:
 
     @property
     def metrics(self) -> dict[str, float]:
-        return {f"{t.vertex.vertex_id}.{t.subtask}.records_in": float(t.records_in) for t in self.tasks}
+        """Read by the control thread too."""
+        read = {f"{t.vertex.vertex_id}.{t.subtask}.records_in": float(t.records_in) for t in self.tasks}
+        return read | self.report.metrics
 
     def check_invariants(self) -> None:
         for output in self._outputs.values():

@@ -16,7 +16,8 @@ from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, Sub
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.network.serialization import Element, SerializedElement, serialize
-from tidegate.storage.handles import ChannelState, SnapshotMetrics, TaskSnapshot, handle_size
+from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.storage.handles import ChannelState, OperatorSnapshot, SnapshotMetrics, TaskSnapshot, handle_size
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.storage.writers import TaskStateWriter
 from tidegate.taskmanager.chain import FrozenOperator
@@ -73,9 +74,12 @@ class SubtaskCheckpoint:
         subtask: SubtaskIndex,
         input_keys: dict[int, tuple[str, ChannelAddress]],
         output_keys: dict[ChannelAddress, str],
+        max_parallelism: int,
         now: Any,
     ) -> TaskSnapshot:
         """Runs on a helper thread. Deletes what it wrote when it fails."""
+        if self.barrier.target:
+            return self._write_savepoint(storage, vertex, subtask, max_parallelism, now)
         started = now()
         writer = storage.task_writer(self.checkpoint_id, attempt, vertex, subtask)
         try:
@@ -90,6 +94,31 @@ class SubtaskCheckpoint:
         except BaseException:
             writer.abort()
             raise
+        return self._snapshot(vertex, subtask, operators, channels, writer, now() - started)
+
+    def _write_savepoint(
+        self, storage: WorkerStorage, vertex: VertexId, subtask: SubtaskIndex, max_parallelism: int, now: Any
+    ) -> TaskSnapshot:
+        """Aligned, so there are no in-flight records in it."""
+        started = now()
+        files = storage.savepoint_files(self.barrier.target)
+        writer = SavepointWriter(files, subtask, max_parallelism, self.checkpoint_id)
+        try:
+            operators = [frozen.write_savepoint(writer) for frozen in self.operators]
+        except BaseException:
+            writer.abort()
+            raise
+        return self._snapshot(vertex, subtask, operators, [], writer, now() - started)
+
+    def _snapshot(
+        self,
+        vertex: VertexId,
+        subtask: SubtaskIndex,
+        operators: list[OperatorSnapshot],
+        channels: list[ChannelState],
+        writer: TaskStateWriter | SavepointWriter,
+        async_ms: float,
+    ) -> TaskSnapshot:
         return TaskSnapshot(
             vertex=vertex,
             subtask=subtask,
@@ -100,7 +129,7 @@ class SubtaskCheckpoint:
                 start_delay_ms=self.start_delay_ms,
                 alignment_ms=self.alignment_ms,
                 sync_ms=self.sync_ms,
-                async_ms=now() - started,
+                async_ms=async_ms,
                 state_bytes=writer.bytes_written,
                 full_bytes=sum(_full_size(o) for o in operators),
                 inflight_bytes=sum(handle_size(c.handle) for c in channels),
@@ -132,5 +161,5 @@ def _channel_state(
 def _full_size(operator: Any) -> int:
     size = sum(handle_size(s.handle) for s in operator.lists)
     if operator.keyed is not None:
-        size += sum(handle_size(c.handle) for i in operator.keyed.increments for c in i.chunks)
+        size += sum(map(handle_size, operator.keyed.handles()))
     return size

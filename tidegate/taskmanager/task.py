@@ -16,17 +16,19 @@ from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, Sub
 from tidegate.common.record_batch import RecordBatch
 from tidegate.graph.job_graph import JobVertex
 from tidegate.network.channels import InputChannel, OutputChannel
-from tidegate.network.elements import Alignment, CheckpointBarrier, EndOfData
+from tidegate.network.elements import Alignment, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
 from tidegate.network.serialization import Element
 from tidegate.protocol.messages import AckCheckpoint, DeclineCheckpoint, Message, TaskEndOfData
 from tidegate.storage.handles import TaskSnapshot
 from tidegate.storage.worker_storage import WorkerStorage
+from tidegate.storage.writers import StateTooLargeError
 from tidegate.taskmanager import barriers
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.failure import OperatorFailure, describe
 from tidegate.taskmanager.subtask_checkpoint import SubtaskCheckpoint
+from tidegate.taskmanager.task_time import TaskTime
 
 _SLICE_TARGET_MS = 4.0  # a slice of work should not take longer than this
 _FIRST_SLICE = 16
@@ -56,6 +58,7 @@ class Task:
         run_async: Callable[[Callable[[], Any], Callable[[Any, BaseException | None], None]], None],
         send: Callable[[Message], None],
         batch_size: int,
+        watermark_interval_ms: float,
         trace: Callable[[str], None] | None,
     ) -> None:
         self.vertex = vertex
@@ -65,8 +68,13 @@ class Task:
         self.outputs = outputs
         self.out_channels: list[OutputChannel] = [c for o in outputs for c in o.channels]
         self.state = TaskState.CREATED
+        self._ending = False  # all input was processed; operators still finish
+        self._asynchronous = any(op.asynchronous for op in chain.operators)
         self.records_in = 0
         self.records_out = 0
+        self.drained = False  # its sources were told to end: it would have had more to process
+        self.restored_first = False  # in-flight records of other subtasks were moved here: they go before all others
+        self._held_by: CheckpointId | None = None  # a savepoint to stop with: nothing is done until its fate is known
         self.restored_at_end = False  # the restored snapshot was taken after the end of data: finish() has run
         self._attempt = attempt
         self._input_keys = input_keys
@@ -82,12 +90,20 @@ class Task:
         self._checkpoints: dict[CheckpointId, SubtaskCheckpoint] = {}  # taken, not yet being written
         self._processed_while_aligning = 0
         self._trace = trace
+        names = [f"{key}/{address.upstream}" for key, address in input_keys.values()]
+        self._time = TaskTime(chain, inputs, names, subtask, watermark_interval_ms)
         self.name = f"{vertex.name} ({subtask + 1}/{vertex.parallelism})"
 
     # ------------------------------------------------------------ work
     def start(self) -> None:
         check_internal(self.state is TaskState.CREATED, f"{self.name} started in state {self.state}")
         self.state = TaskState.RUNNING
+        self._time.restore(self.vertex.parallelism)
+
+    @property
+    def can_send(self) -> bool:
+        """The outputs take more."""
+        return not any(channel.backlogged for channel in self.out_channels)
 
     @property
     def can_emit(self) -> bool:
@@ -98,8 +114,18 @@ class Task:
 
     def step(self, now_ms: float) -> bool:
         """One piece of work. False: there was nothing to do."""
-        if self.state is TaskState.CREATED or self.state is TaskState.CLOSED:
+        if self.state is TaskState.CREATED or self.state is TaskState.CLOSED or self._held_by is not None:
             return False
+        if self._asynchronous and self.chain.advance(now_ms, self.can_send):
+            return True
+        if self._time.pending:
+            if not self.can_emit:
+                return False
+            self._time.advance()
+            return True
+        if self._ending and self.chain.finish():
+            self._reach_end_of_data()
+            return True
         if self.chain.source is not None:
             return self._step_source(now_ms)
         return self._step_inputs(now_ms)
@@ -108,16 +134,36 @@ class Task:
         """When `step` or `tick` has something to do even if nothing arrives."""
         times: list[float | None] = []
         source = self.chain.source
-        if source is not None and self.state is TaskState.RUNNING and source.wake_at_ms is not None:
-            times.append(source.wake_at_ms)
+        if self._works:
+            can_emit = self.can_emit
+            times.append(self._time.next_deadline(can_emit))
+            times.append(self.chain.next_deadline())
+            # What cannot be emitted now is no reason to wake up: the credit that allows it is.
+            if source is not None and self.state is TaskState.RUNNING and can_emit and not self._ending:
+                times.append(source.wake_at_ms)
         if self._handler is not None:
             times.append(self._handler.next_deadline())
         times += [c.unaligned_at_ms for c in self._checkpoints.values() if c.waiting_outputs]
         return min((t for t in times if t is not None), default=None)
 
+    @property
+    def _works(self) -> bool:
+        return self._held_by is None and self.state in (TaskState.RUNNING, TaskState.END_OF_DATA)
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing will be emitted any more, or nothing has been: the job may end here."""
+        return self._held_by is not None or self.state in (TaskState.CREATED, TaskState.END_OF_DATA)
+
+    def drain(self) -> None:
+        """For source tasks: the end of data is here."""
+        if self.chain.source is not None and self.state is TaskState.RUNNING:
+            self.drained = True
+            self.chain.source.drain()
+
     def _step_source(self, now_ms: float) -> bool:
         source = self.chain.source
-        if source is None or self.state is not TaskState.RUNNING:
+        if source is None or self.state is not TaskState.RUNNING or self._ending:
             return False
         if source.wake_at_ms is not None and now_ms < source.wake_at_ms:
             return False
@@ -136,6 +182,9 @@ class Task:
 
     def _step_inputs(self, now_ms: float) -> bool:
         inputs = self.inputs
+        if self.restored_first:
+            inputs = [c for c in inputs if c.restored] or inputs
+            self.restored_first = inputs is not self.inputs
         count = len(inputs)
         can_emit: bool | None = None
         for i in range(count):
@@ -185,15 +234,25 @@ class Task:
                 self._apply(self._handler.reached(channel.index, element, now_ms), now_ms)
         elif isinstance(element, EndOfData):
             channel.end_of_data = True
+            self.drained = self.drained or element.drained
             if all(c.end_of_data for c in self.inputs):
                 self._end_of_data()
+        elif isinstance(element, (Watermark, WatermarkStatus)):
+            self._time.on_element(channel.index, element)
 
     def _end_of_data(self) -> None:
-        check_internal(self.state is TaskState.RUNNING, f"{self.name} came to the end of its data in state {self.state}")
-        if not self.restored_at_end:
-            self.chain.finish()
+        check_internal(
+            self.state is TaskState.RUNNING, f"{self.name} came to the end of its data in state {self.state}"
+        )
+        if self.restored_at_end or self.chain.finish():
+            self._reach_end_of_data()
+        else:
+            self._ending = True  # results of asynchronous calls are awaited
+
+    def _reach_end_of_data(self) -> None:
+        self._ending = False
         for channel in self.out_channels:
-            channel.add_control(EndOfData())
+            channel.add_control(EndOfData(self.drained))
         self.state = TaskState.END_OF_DATA
         self._send(TaskEndOfData(attempt=self._attempt, vertex=self.vertex.vertex_id, subtask=self.subtask))
 
@@ -209,8 +268,11 @@ class Task:
             self._trace_barrier("arrived", channel, barrier)
             self._apply(self._handler.arrived(channel.index, barrier, now_ms), now_ms)
 
-    def tick(self, now_ms: float) -> None:
-        """Alignment timeouts."""
+    def tick(self, now_ms: float) -> bool:
+        """Alignment timeouts, periodic watermarks, processing-time timers. True: something was emitted."""
+        worked = False
+        if self._works:
+            worked = self._time.tick(now_ms, self.can_emit)
         if self._handler is not None:
             self._apply(self._handler.tick(now_ms), now_ms)
         for checkpoint in list(self._checkpoints.values()):
@@ -221,6 +283,7 @@ class Task:
                         checkpoint.record_outputs(channel.address, channel.make_unaligned(barrier))
                 checkpoint.waiting_outputs = []
                 self._write_if_ready(checkpoint)
+        return worked
 
     def outputs_moved(self) -> None:
         """Elements have left the output channels: a barrier that waited there may be gone."""
@@ -235,6 +298,8 @@ class Task:
             match action:
                 case barriers.Block(channel):
                     self.inputs[channel].blocked = True
+                    if self._trace is not None:
+                        self._trace(f"{self.name}: channel {channel} is blocked until the other barriers are here")
                 case barriers.UnblockAll():
                     for c in self.inputs:
                         c.blocked = False
@@ -264,7 +329,8 @@ class Task:
             barrier=barrier,
             unaligned=action.unaligned,
             operators=[],
-            end_of_data=self.state is TaskState.END_OF_DATA or self.restored_at_end,
+            # A drained task would have had more: it goes on when a job starts from this savepoint.
+            end_of_data=(self.state is TaskState.END_OF_DATA or self.restored_at_end) and not self.drained,
             start_delay_ms=max(0.0, action.first_arrival_ms - barrier.timestamp),
             alignment_ms=now_ms - action.first_arrival_ms,
             sync_ms=0.0,
@@ -272,6 +338,8 @@ class Task:
             inputs_complete=not action.unaligned or not self.inputs,
         )
         self._processed_while_aligning = 0
+        if barrier.stop:
+            self._held_by = n
         for channel in self.out_channels:
             if action.unaligned:
                 checkpoint.record_outputs(channel.address, channel.overtake(barrier))
@@ -285,16 +353,18 @@ class Task:
         if error is None:
             try:
                 started = self._clock.now_ms()
+                self._time.save(self.drained)
                 checkpoint.operators = self.chain.freeze(n, barrier.timestamp, barrier.savepoint)
                 checkpoint.sync_ms = self._clock.now_ms() - started
             except Exception as failure:
                 error = failure
         if self._trace is not None:
-            kind = "unaligned" if action.unaligned else "aligned"
-            self._trace(f"{self.name}: snapshot {n} ({kind}, waited {checkpoint.alignment_ms:.1f} ms), barrier sent on")
+            kind = "unaligned" if action.unaligned else barrier.alignment.value
+            sent = ", barrier sent on" if self.out_channels else ""
+            self._trace(f"{self.name}: snapshot {n} ({kind}, waited {checkpoint.alignment_ms:.1f} ms){sent}")
         if error is not None:
             self._stop_recording()
-            self._decline(n, "TASK_SNAPSHOT_FAILED", describe(error).summary)
+            self._decline(n, "SNAPSHOT_FAILED", describe(error).summary)
             return
         self._checkpoints[n] = checkpoint
         self._write_if_ready(checkpoint)
@@ -305,18 +375,21 @@ class Task:
             return
         del self._checkpoints[n]
         if self._storage is None:
-            self._decline(n, "TASK_SNAPSHOT_FAILED", "the task has no checkpoint storage")
+            self._decline(n, "SNAPSHOT_FAILED", "the task has no checkpoint storage")
             return
-        storage, now = self._storage, self._clock.now_ms
+        storage, now, groups = self._storage, self._clock.now_ms, self.vertex.max_parallelism
         attempt, vertex, subtask = self._attempt, self.vertex.vertex_id, self.subtask
         self._run_async(
-            lambda: checkpoint.write(storage, attempt, vertex, subtask, self._input_keys, self._output_keys, now),
+            lambda: checkpoint.write(
+                storage, attempt, vertex, subtask, self._input_keys, self._output_keys, groups, now
+            ),
             lambda snapshot, error: self._written(n, snapshot, error),
         )
 
     def _written(self, n: CheckpointId, snapshot: TaskSnapshot, error: BaseException | None) -> None:
         if error is not None:
-            self._decline(n, "TASK_WRITE_FAILED", f"{self.name}: {describe(error).summary}")
+            reason = "STATE_TOO_LARGE" if isinstance(error, StateTooLargeError) else "WRITE_FAILED"
+            self._decline(n, reason, f"{self.name}: {describe(error).summary}")
             return
         # Acknowledged also when it was aborted meanwhile: the coordinator then knows what to delete.
         self._send(AckCheckpoint(attempt=self._attempt, checkpoint_id=n, snapshot=snapshot))
@@ -337,6 +410,8 @@ class Task:
         self.chain.notify_complete(n)
 
     def checkpoint_aborted(self, n: CheckpointId, now_ms: float) -> None:
+        if self._held_by == n:
+            self._held_by = None
         if self._handler is not None:
             self._apply(self._handler.aborted(n), now_ms)
         self._forget(n)
@@ -353,7 +428,8 @@ class Task:
 
     def _trace_barrier(self, what: str, channel: InputChannel, barrier: CheckpointBarrier) -> None:
         if self._trace is not None:
-            self._trace(f"{self.name}: barrier {barrier.checkpoint_id} {what} on channel {channel.index}")
+            upstream = f"channel {channel.index} (upstream subtask {channel.address.upstream + 1})"
+            self._trace(f"{self.name}: barrier {barrier.checkpoint_id} {what} on {upstream}")
 
     # ------------------------------------------------------------ end
     def close(self) -> None:

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from tidegate.common import Configuration, RestartStrategies, Types
+from tidegate.common import Configuration, RestartStrategies, Types, options
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError, JobGraphError, SerializationError
 from tidegate.common.watermark_strategy import WatermarkStrategy
@@ -16,6 +16,7 @@ from tidegate.datastream import (
     FsStateBackend,
     HashMapStateBackend,
     MemoryStateBackend,
+    PredefinedOptions,
     RocksDBStateBackend,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
@@ -53,7 +54,7 @@ def submitted(monkeypatch):
     module = types.ModuleType("tidegate.spark.submit")
     module.client = FakeClient([1, 2, 3, 4])
 
-    def submit_job(graph, configuration, spark, python_files):
+    def submit_job(graph, configuration, spark, python_files, worker_files=None):
         calls.append((graph, configuration, spark, python_files))
         return module.client
 
@@ -255,11 +256,23 @@ def test_state_backends(submitted):
     env.set_state_backend(HashMapStateBackend())
     env.from_collection([1]).print()
     env.execute()
-    for rocks in (EmbeddedRocksDBStateBackend(True), RocksDBStateBackend("file:///data")):
+    assert config.get_string("state.backend.type") == "hashmap"
+    for rocks in (EmbeddedRocksDBStateBackend(True), RocksDBStateBackend("file:///data", False)):
+        rocks.set_db_storage_paths("file:///disk1", "file:///disk2")
+        rocks.set_predefined_options(PredefinedOptions.FLASH_SSD_OPTIMIZED)
         env.set_state_backend(rocks)
         env.from_collection([1]).print()
-        with pytest.raises(ConfigurationError, match="RocksDB state backend is not available yet"):
-            env.execute()
+        env.execute()
+        config = env.get_configuration()
+        assert config.get_string("state.backend.type") == "rocksdb"
+        assert config.get(options.INCREMENTAL) is rocks.is_incremental_checkpoints_enabled()
+        assert config.get(options.ROCKSDB_LOCAL_DIRECTORIES) == ["file:///disk1", "file:///disk2"]
+        assert config.get(options.ROCKSDB_PREDEFINED_OPTIONS) == "FLASH_SSD_OPTIMIZED"
+    assert config.get_string("execution.checkpointing.dir") == "file:///data"
+    with_factory = EmbeddedRocksDBStateBackend()
+    with_factory.set_options("com.example.Factory")
+    with pytest.raises(ConfigurationError, match=r"com\.example\.Factory"):
+        env.set_state_backend(with_factory)
     with pytest.raises(TypeError, match="set_state_backend"):
         env.set_state_backend("hashmap")
 

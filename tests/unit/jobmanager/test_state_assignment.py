@@ -22,9 +22,10 @@ from jobmanager_kit import (
 
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
-from tidegate.graph.job_graph import PartitionKind, PartitionSpec
+from tidegate.graph.job_graph import JobGraph, PartitionKind, PartitionSpec
+from tidegate.jobmanager.channel_assignment import UnmovableRecordsError, key_group_range
 from tidegate.jobmanager.recovery_points import RestorePoint
-from tidegate.jobmanager.state_assignment import assign_state, key_group_range
+from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.storage.handles import (
     CheckpointMetadata,
     InlineBytes,
@@ -192,9 +193,70 @@ def test_in_flight_records_go_back_to_the_side_where_they_were_queued() -> None:
     assert tasks[0, 0].channels == tasks[1, 0].channels == []
 
 
-def test_in_flight_records_cannot_be_rescaled() -> None:
-    with pytest.raises(SnapshotError, match=r"'source'.*changed from 2 to 3.*Resume with parallelism 2"):
-        assign(graph(3), metadata(*both(2), channels=(channel(0, 1, "input"),)))
+def partitioned(kind: PartitionKind, parallelism: int, sources: int | None = None) -> JobGraph:
+    job = graph(parallelism, sources)
+    return dataclasses.replace(job, edges=(dataclasses.replace(job.edges[0], partition=PartitionSpec(kind)),))
+
+
+def moved(tasks: dict[tuple[int, int], TaskRestore], subtask: int) -> list[tuple[int, int, str, int]]:
+    """(old upstream, old downstream, side, new upstream) of what a subtask of the second vertex reads."""
+    found = tasks[1, subtask].moved if (1, subtask) in tasks else []
+    return [(m.channel.upstream, m.channel.downstream, m.channel.side, m.upstream) for m in found]
+
+
+def test_in_flight_records_of_a_keyed_edge_go_to_all_who_may_own_their_keys_now() -> None:
+    channels = (channel(0, 1, "output"), channel(0, 1, "input"), channel(1, 0, "output"))
+    tasks = assign(graph(3), metadata(*both(2), channels=channels))
+    assert moved(tasks, 0) == [(1, 0, "output", 1)]
+    assert moved(tasks, 1) == [(0, 1, "input", 0), (0, 1, "output", 0), (1, 0, "output", 1)]  # the receiver's first
+    assert moved(tasks, 2) == [(0, 1, "input", 0), (0, 1, "output", 0)]
+    assert all(m.own_keys for task in tasks.values() for m in task.moved)
+    assert not any(task.channels for task in tasks.values())
+
+
+def test_a_change_of_the_senders_alone_moves_their_records_to_the_receivers_too() -> None:
+    channels = (channel(2, 1, "output"), channel(2, 0, "input"))
+    old = operator_metadata(SOURCE, *[operator(SOURCE)] * 3), keyed_metadata(2)
+    tasks = assign(graph(2, sources=1), metadata(*old, channels=channels))
+    assert moved(tasks, 0) == [(2, 0, "input", 0)]
+    assert moved(tasks, 1) == [(2, 1, "output", 0)]
+
+
+@pytest.mark.parametrize("kind", [PartitionKind.REBALANCE, PartitionKind.SHUFFLE, PartitionKind.GLOBAL])
+def test_records_that_anybody_may_process_are_moved_once(kind: PartitionKind) -> None:
+    channels = tuple(channel(u, d, side) for u in range(3) for d in range(3) for side in ("input", "output"))
+    tasks = assign(partitioned(kind, 2), metadata(*both(3), channels=channels))
+    found = moved(tasks, 0) + moved(tasks, 1)
+    expected = sorted((c.upstream, c.downstream, c.side) for c in channels)
+    assert sorted((u, d, side) for u, d, side, _ in found) == expected
+    assert not any(m.own_keys for task in tasks.values() for m in task.moved)
+
+
+def test_broadcast_records_follow_the_copy_of_the_state_that_a_subtask_takes() -> None:
+    channels = tuple(channel(0, d, "input") for d in range(2))
+    tasks = assign(partitioned(PartitionKind.BROADCAST, 3), metadata(*both(2), channels=channels))
+    assert [moved(tasks, i) for i in range(3)] == [[(0, d, "input", 0)] for d in (0, 1, 0)]
+
+
+@pytest.mark.parametrize("kind", [PartitionKind.FORWARD, PartitionKind.RESCALE, PartitionKind.CUSTOM])
+def test_records_that_cannot_be_moved_are_refused_with_both_operators_and_what_to_do(kind: PartitionKind) -> None:
+    with pytest.raises(
+        UnmovableRecordsError,
+        match=r"from 'source' \(uid src\) to 'count' \(uid cnt\).*changed from 2 to 3.*Resume with parallelism 2",
+    ):
+        assign(partitioned(kind, 3), metadata(*both(2), channels=(channel(1, 1, "input"),)))
+
+
+def test_a_vertex_takes_over_the_max_parallelism_of_its_state_unless_it_was_set() -> None:
+    job = graph(3, max_parallelism=256)
+    assert adopt_max_parallelism(job, metadata(keyed_metadata(2))) == job
+    derived = dataclasses.replace(
+        job, vertices=tuple(dataclasses.replace(v, max_parallelism_derived=True) for v in job.vertices)
+    )
+    adopted = adopt_max_parallelism(derived, metadata(keyed_metadata(2)))
+    assert [v.max_parallelism for v in adopted.vertices] == [256, 128]  # the source has no keyed state
+    with pytest.raises(SnapshotError, match=r"parallelism 3.*max parallelism 2.*2 or less"):
+        adopt_max_parallelism(derived, metadata(keyed_metadata(2, max_parallelism=2)))
 
 
 def test_an_unaligned_checkpoint_without_in_flight_records_can_be_rescaled() -> None:

@@ -17,7 +17,7 @@ class Peer:
     def __init__(self, keys):
         self.context = zmq.Context()
         self.authenticator = authenticate(self.context, keys)
-        self.transport = ZmqTransport(self.context, keys, "127.0.0.1")
+        self.transport = ZmqTransport(self.context, keys, "127.0.0.1", 7)
 
     def close(self):
         if self.context.closed:
@@ -75,14 +75,25 @@ def test_a_gap_in_the_numbers_is_an_error(pair):
         receive(pair[1], 1)
 
 
+def test_a_frame_of_another_attempt_is_dropped(pair):
+    pair[0].transport.send(1, frame(b"old")._replace(attempt=6))
+    pair[0].transport._sent[1] = 0
+    pair[0].transport.send(1, frame(b"new"))
+    assert [f.payload for f in receive(pair[1], 1)] == [b"new"]
+
+
 def test_a_peer_that_goes_away_is_noticed(pair):
     pair[0].transport.send(1, frame(b"x"))
     receive(pair[1], 1)
     pair[1].close()
-    with pytest.raises(ConnectionLostError, match="slot 1"):
+
+    def watch():
         for _ in range(500):
             pair[0].transport.check_connections()
             time.sleep(0.01)
+
+    with pytest.raises(ConnectionLostError, match="slot 1"):
+        watch()
 
 
 @pytest.mark.parametrize("stranger_keys", [JobKeys.generate(), None], ids=["other keys", "no keys"])

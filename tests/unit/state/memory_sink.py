@@ -19,5 +19,7 @@ class MemorySink:
         self.files[path] = data
         return FileRange(path, 0, len(data), checksum(data))
 
+    def start_file(self) -> None: ...
+
     def read(self, handle: StateHandle) -> bytes:
         return handle.data if isinstance(handle, InlineBytes) else self.files[handle.path]

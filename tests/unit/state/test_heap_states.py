@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.time import Time
 from tidegate.datastream.functions import AggregateFunction, ReduceFunction
 from tidegate.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateTtlConfig,
     ValueStateDescriptor,
 )
 from tidegate.state.heap import HeapKeyedStateBackend
@@ -204,13 +202,6 @@ def test_state_without_a_current_key_is_refused():
         state = backend.get_state(descriptor, namespaced)
         with pytest.raises(ConfigurationError, match=r"'op'.*no current key"):
             state.value()
-
-
-def test_time_to_live_is_refused_for_now(backend):
-    descriptor = ValueStateDescriptor("x")
-    descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.seconds(1)).build())
-    with pytest.raises(ConfigurationError, match="time to live"):
-        backend.get_state(descriptor)
 
 
 def test_clearing_keys_without_checkpoints_leaves_nothing_behind():

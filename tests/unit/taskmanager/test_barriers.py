@@ -76,7 +76,11 @@ class TestUnaligned:
         assert h.arrived(2, unaligned(1), 7.0) == [StopRecording(2, 1), DropBarrier(2, 1), InputsComplete(1)]
 
     def test_one_channel_is_complete_at_once(self):
-        assert kinds(ExactlyOnceHandler(1).arrived(0, unaligned(1), 0.0)) == ["Snapshot", "DropBarrier", "InputsComplete"]
+        assert kinds(ExactlyOnceHandler(1).arrived(0, unaligned(1), 0.0)) == [
+            "Snapshot",
+            "DropBarrier",
+            "InputsComplete",
+        ]
 
     def test_an_abort_ends_the_recording(self):
         h = ExactlyOnceHandler(2)
@@ -160,7 +164,7 @@ def test_any_interleaving_takes_each_snapshot_at_most_once_and_leaves_nothing_bl
         queued = [[] for _ in range(channels)]
         blocked, taken, now = set(), [], 0.0
 
-        def apply(actions):
+        def apply(actions, queued=queued, blocked=blocked, taken=taken):
             for a in actions:
                 if isinstance(a, Block):
                     blocked.add(a.channel)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         SourceContext,
         SourceSplit,
         SplitReader,
+        StreamTransformer,
+        SupportsPreprocessing,
     )
     from tidegate.datastream.connectors.collect import CollectSink
     from tidegate.datastream.connectors.collection import CollectionSource
@@ -23,23 +25,40 @@ if TYPE_CHECKING:
     from tidegate.datastream.connectors.discard import DiscardingSink
     from tidegate.datastream.connectors.file_system import (
         BucketAssigner,
+        BulkFormat,
+        FileCompactor,
+        FileCompactStrategy,
+        FileEnumeratorProvider,
         FileSink,
+        FileSource,
+        FileSourceBuilder,
+        FileSplitAssignerProvider,
         OutputFileConfig,
         RollingPolicy,
+        StreamFormat,
     )
+    from tidegate.datastream.connectors.hybrid_source import HybridSource
     from tidegate.datastream.connectors.number_seq import NumberSequenceSource
     from tidegate.datastream.connectors.print_sink import PrintSink
 
 _MODULES = {
     "Boundedness": "base",
     "BucketAssigner": "file_system",
+    "BulkFormat": "file_system",
     "CollectSink": "collect",
     "CollectionSource": "collection",
     "Committer": "base",
     "DataGeneratorSource": "datagen",
     "DeliveryGuarantee": "base",
     "DiscardingSink": "discard",
+    "FileCompactStrategy": "file_system",
+    "FileCompactor": "file_system",
+    "FileEnumeratorProvider": "file_system",
     "FileSink": "file_system",
+    "FileSource": "file_system",
+    "FileSourceBuilder": "file_system",
+    "FileSplitAssignerProvider": "file_system",
+    "HybridSource": "hybrid_source",
     "NumberSequenceSource": "number_seq",
     "OutputFileConfig": "file_system",
     "PrintSink": "print_sink",
@@ -51,18 +70,29 @@ _MODULES = {
     "SourceContext": "base",
     "SourceSplit": "base",
     "SplitReader": "base",
+    "StreamFormat": "file_system",
+    "StreamTransformer": "base",
+    "SupportsPreprocessing": "base",
 }
 
 __all__ = [
     "Boundedness",
     "BucketAssigner",
+    "BulkFormat",
     "CollectSink",
     "CollectionSource",
     "Committer",
     "DataGeneratorSource",
     "DeliveryGuarantee",
     "DiscardingSink",
+    "FileCompactStrategy",
+    "FileCompactor",
+    "FileEnumeratorProvider",
     "FileSink",
+    "FileSource",
+    "FileSourceBuilder",
+    "FileSplitAssignerProvider",
+    "HybridSource",
     "NumberSequenceSource",
     "OutputFileConfig",
     "PrintSink",
@@ -74,6 +104,9 @@ __all__ = [
     "SourceContext",
     "SourceSplit",
     "SplitReader",
+    "StreamFormat",
+    "StreamTransformer",
+    "SupportsPreprocessing",
 ]
 
 

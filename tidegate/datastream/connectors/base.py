@@ -56,6 +56,7 @@ class SourceContext:
         self.subtask = subtask
         self.parallelism = parallelism
         self.clock = clock  # has now_ms() -> float; use it instead of time.time() so that simulations replay
+        self.runtime_context: Any = None  # functions.RuntimeContext: metrics, accumulators, job parameters
 
 
 class SplitReader(abc.ABC, Generic[T]):
@@ -73,6 +74,12 @@ class SplitReader(abc.ABC, Generic[T]):
     def wake_at_ms(self) -> float | None:
         """After an empty poll: the clock time at which polling again is worthwhile (None: a short default)."""
         return None
+
+    @property
+    def idle(self) -> bool:
+        """True while there is nothing to read until something new turns up (a file, say): the split is then left out
+        of the source's watermark, as one with `with_idleness` is."""
+        return False
 
     def notify_checkpoint_complete(self, checkpoint_id: int, offset: Any) -> None:
         """The checkpoint that holds `offset` is complete: what lies before it will not be asked for again."""
@@ -190,3 +197,18 @@ class Sink(abc.ABC, Generic[T, CommT]):
     def create_committer(self) -> Committer[CommT] | None:
         """None: one phase, nothing to commit."""
         return None
+
+
+class StreamTransformer(abc.ABC):
+    """What is done to a stream before it gets to a sink."""
+
+    @abc.abstractmethod
+    def apply(self, ds: Any) -> Any:
+        """The stream that the sink takes instead of `ds`."""
+
+
+class SupportsPreprocessing(abc.ABC):
+    """A sink that has something done to the stream first: `DataStream.sink_to` applies the transformer."""
+
+    @abc.abstractmethod
+    def get_transformer(self) -> StreamTransformer | None: ...

@@ -3,7 +3,8 @@
 A part file lives under a hidden name from its first record on. The rolling policy closes it: then it is *pending*, a
 committable, and the committer gives it its name when its checkpoint is complete. One that stays open over a checkpoint
 (local disks only) is written through, and its length becomes part of the checkpoint. After a crash its beginning, up to
-that length, is handed to the committer as a file of its own, and new records go into new files.
+that length, is handed to the committer as a file of its own, and new records go into new files. Files of a bulk format
+are closed at every checkpoint. With compaction, closed files wait in the writer's state to be merged.
 
 Hidden files of a crashed attempt that the restored checkpoint does not speak of are deleted. Their names begin with
 operator and subtask, in a folder of the job's own, so that nobody else's file is touched.
@@ -15,10 +16,10 @@ import contextlib
 import io
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from tidegate.common.errors import ConfigurationError, TidegateError
-from tidegate.common.serialization import Encoder
+from tidegate.common.serialization import BulkWriter, BulkWriterFactory, Encoder
 from tidegate.common.value_conversion import shorten
 from tidegate.datastream.connectors.base import SinkContext, SinkWriter
 from tidegate.datastream.connectors.bucket_assigner import (
@@ -26,6 +27,12 @@ from tidegate.datastream.connectors.bucket_assigner import (
     BucketAssigner,
     BucketContext,
     check_bucket_id,
+)
+from tidegate.datastream.connectors.file_compaction import (
+    CompactionQueue,
+    CompactionSettings,
+    FileCommittable,
+    PendingFile,
 )
 from tidegate.datastream.connectors.output_file_config import OutputFileConfig
 from tidegate.datastream.connectors.rolling_policy import PartFileInfo, RollingPolicy
@@ -39,22 +46,12 @@ _MAX_OPEN_FILES = 128  # per subtask; with more buckets than this the least rece
 
 @dataclass(frozen=True)
 class FileWriterSettings:
-    encoder: Encoder
+    encoder: Encoder | BulkWriterFactory
     assigner: BucketAssigner
     policy: RollingPolicy
     names: OutputFileConfig
     check_interval_ms: int
-
-
-@dataclass(frozen=True)
-class PendingFile:
-    """Committable: `length` bytes under the name `hidden` shall be visible as `final` (both relative to the base)."""
-
-    hidden: str
-    final: str
-    length: int
-    copy: bool = False  # only the first `length` bytes are valid, and an old worker may still have the file open
-    delete_source: bool = False  # of a copy: the hidden file belongs to this job
+    compaction: CompactionSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,7 @@ class FileWriterState:
     job_id: str
     parallelism: int
     open_files: tuple[OpenFile, ...]
+    waiting: tuple[tuple[str, PendingFile, int], ...] = ()  # for compaction: bucket, file, checkpoints waited
 
 
 class EncoderError(TidegateError):
@@ -87,6 +85,7 @@ class _Part:
         self.info = info
         self.buffer = io.BytesIO()
         self.streamed = 0
+        self.bulk: BulkWriter | None = None
 
     def write_through(self) -> None:
         data = self.buffer.getvalue()
@@ -96,14 +95,41 @@ class _Part:
             self.buffer = io.BytesIO()
 
 
-class FileWriter(SinkWriter[Any, PendingFile]):
+class _PartOutput(io.RawIOBase):
+    """What a bulk writer writes to: the buffer of its part file. Closing it has no effect, the file sink does that."""
+
+    def __init__(self, part: _Part) -> None:
+        super().__init__()
+        self._part = part
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        part = self._part
+        part.buffer.write(data)
+        size = part.buffer.tell()
+        part.info.size = part.streamed + size
+        if size >= _BUFFER:
+            part.write_through()
+        return memoryview(data).nbytes
+
+    def tell(self) -> int:
+        return self._part.info.size
+
+    def close(self) -> None:
+        pass
+
+
+class FileWriter(SinkWriter[Any, FileCommittable]):
     """See the module docstring. After an error every further call fails too: what was written is not known for sure."""
 
     def __init__(self, files: PartFiles, settings: FileWriterSettings, context: SinkContext) -> None:
         self._files = files
         self._settings = settings
         self._context = context
-        self._encode = settings.encoder.encode
+        self._compaction = None if settings.compaction is None else CompactionQueue(settings.compaction)
+        self._ending = False  # the last flush was the one at the end of input
         self._one_bucket = type(settings.assigner) is BasePathBucketAssigner
         self._owner = f"{context.operator_id or 'sink'}-{context.subtask}-"
         self._writer_id = f"{context.subtask}-{uuid.uuid4().hex[:12]}"
@@ -140,8 +166,9 @@ class FileWriter(SinkWriter[Any, PendingFile]):
         states: list[FileWriterState] = context.restored_state
         if context.restored_checkpoint_id is not None and [s.parallelism for s in states] != [context.parallelism]:
             return  # rescaled: another subtask may have been given what is needed of these files
-        needed = {pending.hidden for pending in context.restored_committables}
+        needed = {name for committable in context.restored_committables for name in committable.hidden_names}
         needed |= {file.hidden for state in states for file in state.open_files}
+        needed |= {file.hidden for state in states for _, file, _ in state.waiting}
         for name in self._files.hidden_names(context.job_id):
             path = hidden_path(context.job_id, name)
             if name.startswith(self._owner) and path not in needed:
@@ -152,7 +179,19 @@ class FileWriter(SinkWriter[Any, PendingFile]):
         own = state.job_id == self._context.job_id
         for file in state.open_files:
             final = self._final_path(file.bucket_id)
-            self._pending.append(PendingFile(file.hidden, final, file.length, copy=True, delete_source=own))
+            pending = PendingFile(file.hidden, final, file.length, copy=True, delete_source=own)
+            self._closed(file.bucket_id, pending)
+        for bucket_id, pending, waited in state.waiting:
+            if not own:  # the files of another job are left as they are
+                pending = PendingFile(pending.hidden, pending.final, pending.length, copy=True)
+            self._closed(bucket_id, pending, waited)
+
+    def _closed(self, bucket_id: str, pending: PendingFile, waited: int = 0) -> None:
+        """A file is finished: it is committed with the next checkpoint, or waits to be merged with others."""
+        if self._compaction is None:
+            self._pending.append(pending)
+        else:
+            self._compaction.add(bucket_id, pending, waited)
 
     # ------------------------------------------------------------ records
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
@@ -185,7 +224,10 @@ class FileWriter(SinkWriter[Any, PendingFile]):
             self._write(bucket_id, group)
 
     def _write(self, bucket_id: str, values: list[Any]) -> None:
-        encode, should_roll = self._encode, self._settings.policy.should_roll_on_event
+        if isinstance(self._settings.encoder, BulkWriterFactory):
+            self._write_bulk(bucket_id, values)
+            return
+        encode, should_roll = self._settings.encoder.encode, self._settings.policy.should_roll_on_event
         now = self._context.clock.now_ms()
         part = self._parts.get(bucket_id)
         for value in values:
@@ -208,6 +250,27 @@ class FileWriter(SinkWriter[Any, PendingFile]):
         if part is not None:
             part.info.last_update_time = now
 
+    def _write_bulk(self, bucket_id: str, values: list[Any]) -> None:
+        should_roll = self._settings.policy.should_roll_on_event
+        now = self._context.clock.now_ms()
+        part = self._parts.get(bucket_id)
+        for value in values:
+            if part is not None and should_roll(part.info, value):
+                self._roll(part)
+                part = None
+            if part is None:
+                part = self._open(bucket_id, now)
+            assert part.bulk is not None
+            try:
+                part.bulk.add_element(value)
+            except Exception as error:
+                raise EncoderError(
+                    f"the bulk writer failed at record {shorten(value)} (or one not long before it): "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        if part is not None:
+            part.info.last_update_time = now
+
     def _open(self, bucket_id: str, now_ms: float) -> _Part:
         from tidegate.storage.part_files import hidden_path
 
@@ -218,6 +281,8 @@ class FileWriter(SinkWriter[Any, PendingFile]):
         part = _Part(hidden, final, self._files.create(hidden), PartFileInfo(bucket_id, now_ms, now_ms, 0))
         self._unsaved.add(hidden)
         self._parts[bucket_id] = part
+        if isinstance(self._settings.encoder, BulkWriterFactory):
+            part.bulk = self._settings.encoder.create(cast(BinaryIO, _PartOutput(part)))
         return part
 
     def _final_path(self, bucket_id: str) -> str:
@@ -227,10 +292,18 @@ class FileWriter(SinkWriter[Any, PendingFile]):
         return f"{bucket_id}/{name}" if bucket_id else name
 
     def _roll(self, part: _Part) -> None:
+        if part.bulk is not None:
+            try:
+                part.bulk.flush()
+                part.bulk.finish()
+            except Exception as error:
+                raise EncoderError(
+                    f"the bulk writer cannot finish {part.final}: {type(error).__name__}: {error}"
+                ) from error
         del self._parts[part.info.bucket_id]
         part.write_through()
         part.stream.close()
-        self._pending.append(PendingFile(part.hidden, part.final, part.info.size))
+        self._closed(part.info.bucket_id, PendingFile(part.hidden, part.final, part.info.size))
 
     def _roll_by_time(self) -> None:
         now = self._context.clock.now_ms()
@@ -242,11 +315,12 @@ class FileWriter(SinkWriter[Any, PendingFile]):
     # ------------------------------------------------------------ checkpoints
     def flush(self, end_of_input: bool) -> None:
         self._check_usable()
+        self._ending = end_of_input
         try:
             self._roll_by_time()
             for part in list(self._parts.values()):
                 part.write_through()
-                keep = self._files.keeps_open_files and not end_of_input
+                keep = self._files.keeps_open_files and not end_of_input and part.bulk is None
                 if keep and not self._settings.policy.should_roll_on_checkpoint(part.info):
                     part.stream.sync()
                 else:
@@ -255,16 +329,20 @@ class FileWriter(SinkWriter[Any, PendingFile]):
             self._broken = error
             raise
 
-    def prepare_commit(self) -> list[PendingFile]:
+    def prepare_commit(self) -> list[FileCommittable]:
         self._check_usable()
-        pending, self._pending = self._pending, []
+        pending: list[FileCommittable] = list(self._pending)
+        self._pending = []
+        if self._compaction is not None:
+            pending += self._compaction.due(self._ending)
         return pending
 
     def snapshot_state(self, checkpoint_id: int) -> list[FileWriterState]:
         self._check_usable()
         self._unsaved.clear()
         open_files = tuple(OpenFile(p.hidden, p.info.bucket_id, p.info.size) for p in self._parts.values())
-        return [FileWriterState(self._context.job_id, self._context.parallelism, open_files)]
+        waiting = () if self._compaction is None else self._compaction.waiting()
+        return [FileWriterState(self._context.job_id, self._context.parallelism, open_files, waiting)]
 
     def _check_usable(self) -> None:
         if self._broken is not None:

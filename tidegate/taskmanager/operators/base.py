@@ -9,15 +9,18 @@ Calls, all on the mailbox thread, in this order::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from operator import length_hint
 from typing import Any, NoReturn
 
+from tidegate.common.accumulators import Accumulator
 from tidegate.common.ids import AttemptNumber, CheckpointId
+from tidegate.common.metrics import MetricGroup
 from tidegate.common.record_batch import RecordBatch
 from tidegate.datastream.functions import CheckpointedFunction, CheckpointListener
 from tidegate.datastream.state import FunctionSnapshotContext
 from tidegate.graph.job_graph import OperatorNode
+from tidegate.network.elements import MIN_WATERMARK
 from tidegate.protocol.messages import Message
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.operator_state import OperatorStateBackend
@@ -29,6 +32,10 @@ Emit = Callable[[RecordBatch], None]
 
 def discard(batch: RecordBatch) -> None:
     """The output of an operator that nobody reads."""
+
+
+def ignore(news: int) -> None:
+    """Where watermarks go when nobody reads the operator."""
 
 
 class OperatorContext:
@@ -48,6 +55,9 @@ class OperatorContext:
         keyed: KeyedStateBackend | None,
         operator_state: OperatorStateBackend,
         run_async: Callable[[Callable[[], Any], Callable[[Any, BaseException | None], None]], None],
+        run_coroutine: Callable[
+            [Callable[[], Awaitable[Any]], Callable[[Any, BaseException | None], None]], Callable[[], None]
+        ],
         send: Callable[[Message], None],
         checkpointing: bool,
         restored_checkpoint: CheckpointId | None,
@@ -64,10 +74,13 @@ class OperatorContext:
         self.keyed = keyed
         self.operator_state = operator_state
         self.run_async = run_async  # (work on a helper thread, done(result, error) on the mailbox thread)
+        self.run_coroutine = run_coroutine  # (makes it, done(result, error) on the mailbox thread) -> cancels it
         self.send = send  # a control message to the JobManager
         self.checkpointing = checkpointing
         self.restored_checkpoint = restored_checkpoint
         self.settings = settings  # deployment.RuntimeSettings
+        self.metrics = MetricGroup((node.name, str(subtask)))  # of the user's function
+        self.accumulators: dict[str, Accumulator] = {}  # likewise
 
 
 class Operator:
@@ -79,6 +92,9 @@ class Operator:
         self.name = context.node.name
         self.output: Emit = discard
         self.side_outputs: dict[str, Emit] = {}
+        self.output_watermark: Callable[[int], None] = ignore  # to everything that reads this operator
+        self.output_status: Callable[[bool], None] = ignore  # idle or active, likewise
+        self.current_watermark = MIN_WATERMARK
 
     # ------------------------------------------------------------ records
     def process(self, batch: RecordBatch) -> None:
@@ -94,11 +110,57 @@ class Operator:
         """False: the task must not process more input now (it is not blocked: it will be asked again)."""
         return True
 
+    # ------------------------------------------------------------ time
+    def process_watermark(self, timestamp: int) -> None:
+        """Event time has reached `timestamp`. Timers are fired by the task, which calls `fire_event_timers` first."""
+        self.current_watermark = timestamp
+        self.output_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self.output_status(idle)
+
+    def fire_event_timers(self, limit: int) -> bool:
+        """Fire what `current_watermark` makes due, at most `limit` timers. True: nothing due is left."""
+        return True
+
+    def fire_processing_timers(self, now_ms: float, limit: int) -> bool:
+        return True
+
+    def next_processing_timer(self) -> int | None:
+        return None
+
+    @property
+    def periodic(self) -> bool:
+        """Wants `on_periodic` every watermark interval."""
+        return False
+
+    def on_periodic(self, now_ms: float) -> None: ...
+
+    # ------------------------------------------------------------ work that is done elsewhere
+    @property
+    def asynchronous(self) -> bool:
+        """Has work done elsewhere: wants `advance` in every step of the task."""
+        return False
+
+    def advance(self, now_ms: float, can_emit: bool) -> bool:
+        """See what has become of it, and emit results when `can_emit`. False: nothing to do."""
+        return False
+
+    def next_deadline(self) -> float | None:
+        """When `advance` has something to do even if nothing comes back."""
+        return None
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is being done elsewhere. Asked after `finish`: the operators behind this one finish when it is."""
+        return True
+
     # ------------------------------------------------------------ life cycle
     def open(self) -> None: ...
 
     def finish(self) -> None:
-        """All input has been processed: emit what is left."""
+        """All input has been processed: emit what is left. Called again after a recovery from a snapshot that was taken
+        before the whole chain was finished: emit from state, and leave it so that a second call emits nothing."""
 
     def commit_all(self) -> None:
         """The job has ended well: make visible what waits for it."""
@@ -201,8 +263,8 @@ class _SnapshotContext(FunctionSnapshotContext):
 
 
 def attributed(error: BaseException) -> BaseException:
-    """What operators let pass because it is no `Exception` (sys.exit, KeyboardInterrupt in user code), as the failure of
-    the innermost operator that it came through. Anything else is returned as it is."""
+    """What operators let pass because it is no `Exception` (sys.exit, KeyboardInterrupt in user code), as the failure
+    of the innermost operator that it came through. Anything else is returned as it is."""
     if isinstance(error, Exception):
         return error
     operator: Operator | None = None

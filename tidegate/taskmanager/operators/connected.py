@@ -7,11 +7,11 @@ from typing import Any
 
 from tidegate.common.record_batch import RecordBatch
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
-from tidegate.taskmanager.operators.keyed import KeyedOperator
+from tidegate.taskmanager.operators.keyed import TimerOperator
 from tidegate.taskmanager.operators.results import emit_results
 
 
-class ConnectedOperator(KeyedOperator):
+class ConnectedOperator(TimerOperator):
     """Runs one method of the function for each input. `keyed` ones make the record's key current first."""
 
     def __init__(self, context: OperatorContext) -> None:
@@ -29,8 +29,17 @@ class ConnectedOperator(KeyedOperator):
     def open(self) -> None:
         from tidegate.taskmanager.runtime_context import ElementContext, KeyedElementContext
 
-        super().open()
-        self._element: Any = KeyedElementContext(self.context) if self._keyed else ElementContext(self.context)
+        if self._keyed:
+            super().open()
+        else:
+            FunctionOperator.open(self)
+        self._element: Any = KeyedElementContext(self) if self._keyed else ElementContext(self)
+
+    def fire_event_timers(self, limit: int) -> bool:
+        return super().fire_event_timers(limit) if self._keyed else True
+
+    def next_processing_timer(self) -> int | None:
+        return super().next_processing_timer() if self._keyed else None
 
     def process(self, batch: RecordBatch) -> None:
         self._run(batch, 0)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidegate.common.errors import InternalError
 from tidegate.datastream.connectors.collect import CollectSink
 from tidegate.graph import operator_specs as specs
+from tidegate.taskmanager.operators.async_wait import AsyncWaitOperator
 from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.operators.broadcast import BroadcastOperator
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.connected import ConnectedOperator
 from tidegate.taskmanager.operators.keyed import KeyedMapOperator, KeyedProcessOperator, ReduceOperator
 from tidegate.taskmanager.operators.sink import SinkFunctionOperator, SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.operators.stateless import (
-    AssignTimestampsOperator,
     FilterOperator,
     FlatMapOperator,
     MapOperator,
     ProcessOperator,
 )
+from tidegate.taskmanager.operators.timestamps import AssignTimestampsOperator
+from tidegate.taskmanager.operators.window import make_window_operator
 
-_OPERATORS: dict[type[specs.OperatorSpec], type[Operator]] = {
+_OPERATORS: dict[type[specs.OperatorSpec], Callable[[OperatorContext], Operator]] = {
     specs.SourceSpec: SourceOperator,
     specs.MapSpec: MapOperator,
     specs.FlatMapSpec: FlatMapOperator,
@@ -30,7 +35,10 @@ _OPERATORS: dict[type[specs.OperatorSpec], type[Operator]] = {
     specs.ReduceSpec: ReduceOperator,
     specs.CoMapSpec: ConnectedOperator,
     specs.CoProcessSpec: ConnectedOperator,
+    specs.BroadcastProcessSpec: BroadcastOperator,
+    specs.AsyncSpec: AsyncWaitOperator,
     specs.AssignTimestampsSpec: AssignTimestampsOperator,
+    specs.WindowSpec: make_window_operator,
     specs.SinkSpec: SinkOperator,
     specs.SinkFunctionSpec: SinkFunctionOperator,
 }

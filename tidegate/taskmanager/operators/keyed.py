@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 from tidegate.common.errors import check_internal
 from tidegate.common.record_batch import RecordBatch
 from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.datastream.time_domain import TimeDomain
 from tidegate.graph.operator_specs import KeyedMapSpec
 from tidegate.state.key_groups import is_unhashable, key_group, unhashable_key
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
 from tidegate.taskmanager.operators.results import emit_results
+from tidegate.taskmanager.timers import OperatorTimers, Timer, TimerQueue
 
 
 class KeyedOperator(FunctionOperator):
@@ -43,7 +45,54 @@ class KeyedOperator(FunctionOperator):
         self.fail_at(doing, error, values, rest)
 
 
-class KeyedProcessOperator(KeyedOperator):
+class TimerOperator(KeyedOperator):
+    """A keyed operator whose function may set timers: fires them and hands on what `on_timer` yields."""
+
+    def open(self) -> None:
+        from tidegate.taskmanager.runtime_context import KeyedTimerContext, KeyedTimerService
+
+        self.timers = OperatorTimers(self.backend)  # before the function's open(), which may look at the clocks
+        self.timer_service = KeyedTimerService(self)
+        self._timer_context = KeyedTimerContext(self)
+        self._on_timer = getattr(self.function, "on_timer", None)
+        super().open()
+
+    def fire_event_timers(self, limit: int) -> bool:
+        context = self._timer_context
+        context.domain = TimeDomain.EVENT_TIME
+        return self._fire(self.timers.event, self.current_watermark, limit, keep_timestamp=True)
+
+    def fire_processing_timers(self, now_ms: float, limit: int) -> bool:
+        self._timer_context.domain = TimeDomain.PROCESSING_TIME
+        return self._fire(self.timers.processing, int(now_ms), limit, keep_timestamp=False)
+
+    def next_processing_timer(self) -> int | None:
+        return self.timers.processing.next_timestamp()
+
+    def _fire(self, queue: TimerQueue, up_to: int, limit: int, keep_timestamp: bool) -> bool:
+        values: list[Any] = []
+        stamps: list[int] = []
+        context, on_timer = self._timer_context, self._on_timer
+
+        def fire(timer: Timer) -> None:
+            if on_timer is None:
+                return
+            self.backend.current_key = timer.key
+            context.stamp = timer.timestamp
+            results = on_timer(timer.timestamp, context)
+            if results is not None:
+                values.extend(results)
+                stamps.extend(repeat(timer.timestamp, len(values) - len(stamps)))
+
+        try:
+            done = self.timers.fire(queue, up_to, limit, fire)
+        except Exception as error:
+            self.fail("on_timer()", error)
+        emit_results(self, values, stamps if keep_timestamp else None)
+        return done
+
+
+class KeyedProcessOperator(TimerOperator):
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
         self._process = bind(self.function, "process_element")
@@ -52,7 +101,7 @@ class KeyedProcessOperator(KeyedOperator):
         from tidegate.taskmanager.runtime_context import KeyedElementContext
 
         super().open()
-        self._element = KeyedElementContext(self.context)
+        self._element = KeyedElementContext(self)
 
     def process(self, batch: RecordBatch) -> None:
         function, element, backend = self._process, self._element, self.backend

@@ -18,7 +18,6 @@ from tidegate.datastream.connectors.base import SinkContext
 from tidegate.datastream.functions import SinkFunction
 from tidegate.datastream.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SinkSpec
-from tidegate.network.elements import MIN_WATERMARK
 from tidegate.taskmanager.operators.base import FunctionOperator, Operator, OperatorContext, bind
 
 _AT_THE_END = CheckpointId(2**62)  # "checkpoint" of what is committed when the job has finished
@@ -175,15 +174,15 @@ def _commit_with_retries(committer: Any, committables: list[Any], retries: int, 
 
 
 class _InvokeContext(SinkFunction.Context):
-    def __init__(self, context: OperatorContext) -> None:
-        self._clock = context.clock
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
         self.stamp: int | None = None
 
     def current_processing_time(self) -> int:
-        return int(self._clock.now_ms())
+        return int(self._operator.context.clock.now_ms())
 
     def current_watermark(self) -> int:
-        return MIN_WATERMARK
+        return self._operator.current_watermark
 
     def timestamp(self) -> int | None:
         return self.stamp
@@ -196,7 +195,7 @@ class SinkFunctionOperator(FunctionOperator):
         rest = iter(batch.values)
         try:
             if isinstance(self.function, SinkFunction):
-                invoke, context = self.function.invoke, _InvokeContext(self.context)
+                invoke, context = self.function.invoke, _InvokeContext(self)
                 stamps = batch.timestamps
                 for i, v in enumerate(rest):
                     context.stamp = None if stamps is None else stamps[i]

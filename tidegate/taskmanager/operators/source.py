@@ -8,21 +8,28 @@ from typing import Any
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import CheckpointId
 from tidegate.common.record_batch import RecordBatch
+from tidegate.common.watermark_strategy import WatermarkAlignment
 from tidegate.datastream.connectors.base import SourceContext, SourceSplit, SplitReader
 from tidegate.datastream.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SourceSpec
+from tidegate.network.elements import MAX_WATERMARK
 from tidegate.taskmanager.operators.base import Operator, OperatorContext, bind
+from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
 
 _IDLE_POLL_MS = 10.0  # when a reader does not say when to ask again
+_HELD_POLL_MS = 1000.0  # when a split waits for other sources
 
 
 class _OpenSplit:
     """A split being read. `reader` is None once it is finished."""
 
-    def __init__(self, split: SourceSplit, offset: Any, reader: SplitReader[Any] | None) -> None:
+    def __init__(
+        self, split: SourceSplit, offset: Any, reader: SplitReader[Any] | None, time: WatermarkProducer
+    ) -> None:
         self.split = split
         self.offset = offset  # final offset when finished
         self.reader = reader
+        self.time = time
 
 
 class SourceOperator(Operator):
@@ -38,6 +45,10 @@ class SourceOperator(Operator):
         self._splits: list[_OpenSplit] = []
         self._turn = 0  # index of the split to poll next
         self._completed_offsets: dict[CheckpointId, list[tuple[SplitReader[Any], Any]]] = {}
+        self._strategy = spec.watermark_strategy
+        self.alignment: WatermarkAlignment | None = getattr(spec.watermark_strategy, "alignment", None)
+        self._limit: int | None = None  # splits with a higher watermark wait for the other sources of the group
+        self._idle = False  # what was sent on last
         assigner = getattr(spec.watermark_strategy, "timestamp_assigner", None)
         self._extract = None if assigner is None else bind(assigner, "extract_timestamp")
         self.finished = False  # every split was read to its end
@@ -48,16 +59,22 @@ class SourceOperator(Operator):
         self._state = c.operator_state.get_list_state(ListStateDescriptor(self.STATE_NAME))
         if c.restored_checkpoint is None:
             check_internal(self._all_splits is not None, f"source '{self.name}' was deployed without its splits")
-            mine = [(s, None, False) for s in (self._all_splits or ())[c.subtask :: c.parallelism]]
+            mine: list[Any] = [(s, None, False, None) for s in (self._all_splits or ())[c.subtask :: c.parallelism]]
         else:
             mine = list(self._state.get())
+        from tidegate.taskmanager.runtime_context import OperatorRuntimeContext
+
         where = SourceContext(self.name, c.subtask, c.parallelism, c.clock)
-        for split, offset, done in mine:
+        where.runtime_context = OperatorRuntimeContext(c)
+        for split, offset, done, progress in mine:
+            time = WatermarkProducer(self._strategy, c.clock.now_ms())
+            if progress is not None:
+                time.restore(progress)
             try:
                 reader = None if done else self._source.create_reader(split, offset, where)
             except Exception as error:
                 self.fail(f"create_reader() of split '{split.split_id}'", error)
-            self._splits.append(_OpenSplit(split, offset, reader))
+            self._splits.append(_OpenSplit(split, offset, reader, time))
         self.finished = all(s.reader is None for s in self._splits)
 
     def poll(self, max_records: int, now_ms: float) -> int:
@@ -71,6 +88,11 @@ class SourceOperator(Operator):
             reader = current.reader
             if reader is None:
                 continue
+            if self._limit is not None and current.time.reached > self._limit:
+                current.time.keep_active(now_ms)
+                later = now_ms + _HELD_POLL_MS  # a new limit wakes it up before
+                self.wake_at_ms = later if self.wake_at_ms is None else min(later, self.wake_at_ms)
+                continue
             try:
                 polled = reader.poll(max_records)
                 if polled is None:
@@ -82,12 +104,77 @@ class SourceOperator(Operator):
             except Exception as error:
                 self.fail(f"reading split '{current.split.split_id}'", error)
             if len(polled):
-                self.output(self._stamped(polled))
+                self._emit(self._stamped(polled), current, now_ms)
                 return len(polled)
             wake = now_ms + _IDLE_POLL_MS if wake is None else wake
             self.wake_at_ms = wake if self.wake_at_ms is None else min(wake, self.wake_at_ms)
         self.finished = self.wake_at_ms is None
         return 0
+
+    def hold_above(self, limit: int) -> None:
+        """Splits with a higher watermark than this are not read."""
+        if limit != self._limit:
+            self._limit = limit
+            self.wake_at_ms = None
+
+    @property
+    def alignment_watermark(self) -> int:
+        """How far this source is, for the others of its group: at the end and when idle it holds nobody back."""
+        return MAX_WATERMARK if self.finished or self._idle else self.current_watermark
+
+    def drain(self) -> None:
+        """Read no further. The snapshot still says where each split stands."""
+        self.finished = True
+        self.wake_at_ms = None
+
+    def _emit(self, batch: RecordBatch, split: _OpenSplit, now_ms: float) -> None:
+        split.time.on_batch(batch.timestamps, now_ms)
+        if self._idle:
+            self._idle = False
+            self.output_status(False)
+        if not split.time.asks_about_records or batch.timestamps is None:
+            self.output(batch)
+            return
+        start = 0
+        rest = iter(batch.values)
+        try:
+            for i, value in enumerate(rest):
+                if split.time.on_record(value, batch.timestamps[i]):
+                    self.output(batch.slice(start, i + 1))
+                    start = i + 1
+                    self._emit_watermark(now_ms)
+        except Exception as error:
+            self.fail_at("on_event() of the watermark generator", error, batch.values, rest)
+        if start < len(batch):
+            self.output(batch.slice(start, len(batch)))
+
+    # ------------------------------------------------------------ time
+    @property
+    def periodic(self) -> bool:
+        return self._strategy is not None and WatermarkProducer(self._strategy, 0.0).produces
+
+    def on_periodic(self, now_ms: float) -> None:
+        for split in self._splits:
+            if split.reader is not None:
+                split.time.on_periodic()
+        if not self.finished:
+            self._emit_watermark(now_ms)
+
+    def _emit_watermark(self, now_ms: float) -> None:
+        """The minimum over the splits that are read and not idle."""
+        read = [s.time for s in self._splits if s.reader is not None and not s.reader.idle]
+        watermark, idle = combined(read, now_ms)
+        if watermark is not None and watermark > self.current_watermark:
+            self.process_watermark(watermark)
+        if idle != self._idle:
+            self._idle = idle
+            self.output_status(idle)
+
+    def finish(self) -> None:
+        if self._idle:
+            self._idle = False
+            self.output_status(False)
+        self.process_watermark(MAX_WATERMARK)
 
     def _stamped(self, polled: RecordBatch | list[Any]) -> RecordBatch:
         batch = polled if isinstance(polled, RecordBatch) else RecordBatch(polled)
@@ -109,7 +196,7 @@ class SourceOperator(Operator):
                 offset = s.offset if s.reader is None else s.reader.offset()
             except Exception as error:
                 self.fail(f"offset() of split '{s.split.split_id}'", error)
-            entries.append((s.split, offset, s.reader is None))
+            entries.append((s.split, offset, s.reader is None, s.time.state()))
             if s.reader is not None:
                 offsets.append((s.reader, offset))
         self._state.update(entries)

@@ -91,7 +91,7 @@ class ProcessOperator(FunctionOperator):
         from tidegate.taskmanager.runtime_context import ElementContext
 
         super().open()
-        self._element = ElementContext(self.context)
+        self._element = ElementContext(self)
 
     def process(self, batch: RecordBatch) -> None:
         function, element = self._process, self._element
@@ -117,21 +117,3 @@ class ProcessOperator(FunctionOperator):
         except Exception as error:
             self.fail_at("process_element()", error, batch.values, rest)
         emit_results(self, values, stamps)
-
-
-class AssignTimestampsOperator(FunctionOperator):
-    """Gives records event timestamps. Watermarks come with the event-time issue."""
-
-    def process(self, batch: RecordBatch) -> None:
-        assigner = getattr(self.function, "timestamp_assigner", None)
-        if assigner is None:
-            self.output(batch)
-            return
-        extract = bind(assigner, "extract_timestamp")
-        rest = iter(batch.values)
-        old = batch.timestamps if batch.timestamps is not None else repeat(-(2**63), len(batch.values))
-        try:
-            stamps = [int(extract(v, t)) for v, t in zip(rest, old, strict=True)]
-        except Exception as error:
-            self.fail_at("extract_timestamp()", error, batch.values, rest)
-        self.output(RecordBatch(batch.values, stamps))

@@ -1,31 +1,40 @@
-"""Random operations, snapshots, confirmations, aborts and restores against a plain dict."""
+"""Random operations, snapshots, confirmations, aborts and restores against a plain dict, on both backends."""
 
 from __future__ import annotations
 
 import copy
+import tempfile
 
+from backends import Backends, settle
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from memory_sink import MemorySink
 
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from tidegate.state.heap import HeapKeyedStateBackend
 
 KEYS = st.integers(0, 5)
 VALUES = st.one_of(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=2))
 
 
-class HeapModel(RuleBasedStateMachine):
+class BackendModel(RuleBasedStateMachine):
+    KIND = ""
+
     def __init__(self) -> None:
         super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="tidegate-model-")
+        self.backends = Backends(self.KIND, self.folder.name)
         self.sink = MemorySink()
         self.next_id = 1
         self.model = {"v": {}, "l": {}, "m": {}}
         self.open = {}  # id -> (writer, model at the snapshot)
         self.written = {}  # id -> (snapshot, model), not confirmed yet
         self.complete = {}  # id -> (snapshot, model)
-        self.start(HeapKeyedStateBackend("op", (0, 128), 128, max_increments=3))
+        self.start(self.backends.make(max_increments=3))
+
+    def teardown(self) -> None:
+        self.backends.dispose()
+        self.folder.cleanup()
 
     def start(self, backend) -> None:
         self.backend = backend
@@ -35,6 +44,14 @@ class HeapModel(RuleBasedStateMachine):
 
     def at(self, key: int) -> None:
         self.backend.current_key, self.backend.current_namespace = key, "ns"
+
+    @rule()
+    def settle(self) -> None:
+        if self.KIND == "rocksdb":  # on the heap only a snapshot may do it
+            settle(self.backend)
+        assert {name: set(self.backend.keys(name)) for name in self.model} == {
+            name: set(entries) for name, entries in self.model.items()
+        }
 
     @rule(key=KEYS, value=st.one_of(st.none(), VALUES))
     def update_value(self, key, value) -> None:
@@ -113,7 +130,8 @@ class HeapModel(RuleBasedStateMachine):
     @rule(data=st.data(), continue_chain=st.booleans())
     def fail_and_restore(self, data, continue_chain) -> None:
         snapshot, model = self.complete[data.draw(st.sampled_from(sorted(self.complete)))]
-        backend = HeapKeyedStateBackend("op", (0, 128), 128, max_increments=3)
+        self.backend.dispose()
+        backend = self.backends.make(max_increments=3)
         backend.restore([snapshot], self.sink, continue_chain=continue_chain)
         self.start(backend)
         self.model = copy.deepcopy(model)
@@ -126,9 +144,11 @@ class HeapModel(RuleBasedStateMachine):
         assert self.contents(self.backend) == self.model
 
     def read_back(self, snapshot):
-        backend = HeapKeyedStateBackend("op", (0, 128), 128)
-        backend.restore([snapshot], self.sink)
-        return self.contents(backend)
+        backend = self.backends.restored([snapshot], self.sink)
+        try:
+            return self.contents(backend)
+        finally:
+            backend.dispose()
 
     @staticmethod
     def contents(backend):
@@ -139,11 +159,22 @@ class HeapModel(RuleBasedStateMachine):
         }
         found = {name: {} for name in states}
         for name, (state, read) in states.items():
-            for key in list(backend.keys(name)):
+            for key in range(6):  # without `keys`, which would make RocksDB write out its cache at every step
                 backend.current_key, backend.current_namespace = key, "ns"
-                found[name][key] = read(state)
+                if (value := read(state)) not in (None, [], {}) or (name == "v" and value is not None):
+                    found[name][key] = value
         return found
+
+
+class HeapModel(BackendModel):
+    KIND = "heap"
+
+
+class RocksDBModel(BackendModel):
+    KIND = "rocksdb"
 
 
 TestHeapModel = HeapModel.TestCase
 TestHeapModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRocksDBModel = RocksDBModel.TestCase
+TestRocksDBModel.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

@@ -1,0 +1,35 @@
+"""`python -m benchmarks [--quick] [name ...]`"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from benchmarks.report import Figure, print_table
+
+ALL = (
+    "throughput",
+    "latency",
+    "memory",
+    "checkpoints",
+    "recovery",
+    "backpressure",
+    "state_snapshots",
+    "rocksdb",
+    "savepoints",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", choices=[[], *ALL], help="which ones; all when none is named")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes: about two minutes in all")
+    arguments = parser.parse_args()
+    for name in arguments.names or ALL:
+        print(f"\n{name}")
+        figures: list[Figure] = importlib.import_module(f"benchmarks.{name}").run(arguments.quick)
+        print_table(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""RocksDB state: the keyed running count (W1) against the heap backend, and what incremental checkpoints cost.
+
+W1 runs in this process, in a real slot without Spark around it: source, map, key_by (a local channel), keyed process,
+discard. Rates are between two counts, so that the first touch of each key is left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.report import Figure
+from benchmarks.workloads import RunningCount, environment, first, numbers
+from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.datastream.connectors.discard import DiscardingSink
+from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.job_graph import JobGraph
+from tidegate.graph.splits import make_splits
+from tidegate.protocol.messages import Message, Start
+from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
+from tidegate.state.rocksdb.resources import SlotResources
+from tidegate.state.rocksdb.settings import RocksDBSettings
+from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.taskmanager.clock import SystemClock
+from tidegate.taskmanager.deployment import RuntimeSettings, SlotPlan
+from tidegate.taskmanager.slot import SlotRuntime
+from tidegate.taskmanager.task import TaskState
+
+MB = 1 << 20
+
+
+def run(quick: bool) -> list[Figure]:
+    figures = w1(100_000, 4 if quick else 8, wanted=0.3)
+    if not quick:
+        figures += w1(10_000_000, 2, wanted=None)
+    return figures + incremental_checkpoints(500_000 if quick else 5_000_000)
+
+
+# ---------------------------------------------------------------- W1
+
+
+class _Host:
+    """A slot's outside: nobody else is there."""
+
+    transport: Any = None
+    storage: Any = None
+    run_coroutine: Any = None
+
+    def __init__(self) -> None:
+        self.clock = SystemClock()
+
+    def send_to_master(self, message: Message) -> None: ...
+
+    def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        done(work(), None)
+
+    def trace(self, text: str) -> None: ...
+
+
+def _graph(keys: int, count: int) -> JobGraph:
+    env = environment(1)
+    pairs = numbers(env, count).map(lambda i: (i * 7_919 % keys, i))
+    pairs.key_by(first).process(RunningCount()).sink_to(DiscardingSink())
+    return make_splits(build_job_graph(env._operators, env._graph_settings(), "W1", env._job_id()).job_graph)
+
+
+def _run_w1(backend: str, keys: int, rounds: int) -> float:
+    """Records per second once every key has been seen."""
+    settings = RuntimeSettings(state_backend=backend)
+    slot = SlotRuntime(SlotIndex(0), AttemptNumber(0), SlotPlan(_graph(keys, keys * rounds), settings), _Host())
+    slot.deploy(None)
+    slot.on_message(Start(attempt=AttemptNumber(0)))
+    counting = slot.tasks[-1]
+    gc.collect()
+    while counting.records_in < keys:
+        slot.step()
+    started, done = time.perf_counter(), counting.records_in
+    while any(task.state is TaskState.RUNNING for task in slot.tasks):
+        slot.step()
+    seconds = time.perf_counter() - started
+    rate = (counting.records_in - done) / seconds
+    slot.close()
+    return rate
+
+
+def w1(keys: int, rounds: int, wanted: float | None) -> list[Figure]:
+    repeats = 3 if keys <= 100_000 else 1
+    heap = max(_run_w1("hashmap", keys, rounds) for _ in range(repeats))
+    rocks = max(_run_w1("rocksdb", keys, rounds) for _ in range(repeats))
+    ratio = rocks / heap
+    return [
+        Figure(f"W1 on the heap, {keys:,} keys", f"{heap:,.0f} records/s"),
+        Figure(f"W1 on RocksDB, {keys:,} keys", f"{rocks:,.0f} records/s"),
+        Figure(
+            f"ratio to the heap, {keys:,} keys",
+            f"{ratio:.2f}",
+            "" if wanted is None else f">= {wanted}",
+            None if wanted is None else ratio >= wanted,
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- incremental checkpoints
+
+
+def incremental_checkpoints(keys: int) -> list[Figure]:
+    """Bytes and time of checkpoints after some of the keys have changed; each share several times, since now and then
+    one also uploads what compaction wrote anew. The mean counts."""
+    directory = tempfile.mkdtemp(prefix="tidegate-bench-")
+    resources = SlotResources(replace(RocksDBSettings(), local_directories=(directory,)))
+    backend = RocksDBKeyedStateBackend("bench", (0, 128), 128, resources)
+    try:
+        return _increments(backend, FileSystemStorage(directory, "bench"), keys)
+    finally:
+        backend.dispose()
+        shutil.rmtree(directory)
+
+
+def _increments(backend: RocksDBKeyedStateBackend, storage: FileSystemStorage, keys: int) -> list[Figure]:
+    state = backend.get_state(ValueStateDescriptor("v"))
+    source = random.Random(1)
+    order = list(range(keys))
+    source.shuffle(order)
+    for key in order:
+        backend.current_key = key
+        state.update(source.random())
+    sync_ms, total_ms, full_bytes = _checkpoint(backend, storage, 1)
+    figures = [
+        Figure(f"first checkpoint of {keys:,} keys", f"{full_bytes / MB:,.1f} MB in {total_ms:,.0f} ms"),
+        Figure("  of it synchronous", f"{sync_ms:,.0f} ms"),
+    ]
+    number, shares = 1, {}
+    for share, times in ((0.01, 5), (0.1, 5), (1.0, 2)):
+        measured = []
+        for _ in range(times):
+            number += 1
+            for key in source.sample(order, int(keys * share)):
+                backend.current_key = key
+                state.update(source.random())
+            measured.append(_checkpoint(backend, storage, number))
+        sync_ms, total_ms, mean_bytes = (sum(m[i] for m in measured) / times for i in range(3))
+        least = min(m[2] for m in measured)
+        shares[share] = mean_bytes / full_bytes
+        figures.append(
+            Figure(
+                f"incremental checkpoint, {share:.0%} of the keys changed",
+                f"{mean_bytes / MB:,.1f} MB (least {least / MB:,.1f}) in {total_ms:,.0f} ms, {sync_ms:,.0f} ms sync",
+            )
+        )
+    figures += [
+        Figure(
+            f"bytes at {share:.0%}, share of a full one",
+            f"{shares[share]:.3f}",
+            f"<= {3 * share:.2f}",
+            shares[share] <= 3 * share,
+        )
+        for share in (0.01, 0.1)
+    ]
+    return figures
+
+
+def _checkpoint(backend: RocksDBKeyedStateBackend, storage: FileSystemStorage, number: int) -> tuple[float, float, int]:
+    """(ms of the synchronous part, ms in all, bytes written)"""
+    checkpoint_id = CheckpointId(number)
+    started = time.perf_counter()
+    writer = backend.snapshot(checkpoint_id)
+    sync = time.perf_counter() - started
+    task = storage.worker_storage().task_writer(checkpoint_id, AttemptNumber(0), VertexId(0), SubtaskIndex(0))
+    writer.write(task.shared)
+    task.close()
+    total = time.perf_counter() - started
+    backend.notify_checkpoint_complete(checkpoint_id)
+    return sync * 1e3, total * 1e3, task.bytes_written

@@ -1,0 +1,130 @@
+"""The file source on an S3-compatible server that runs on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.connectors.file_source_kit import Clock, context, drain, read_all, source_of
+from tidegate.common import Duration, Types
+from tidegate.common.types import Row
+from tidegate.datastream.connectors.file_system import FileSource, StreamFormat
+from tidegate.datastream.formats.avro import AvroBulkWriters, AvroFormat, AvroSchema
+from tidegate.datastream.formats.parquet import ParquetColumnarRowInputFormat
+from tidegate.storage.input_files import InputFileError
+
+TEXT = StreamFormat.text_line_format()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, Any]]:
+    boto3 = pytest.importorskip("boto3")
+    moto_server = pytest.importorskip("moto.server")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+            patch.delenv(name, raising=False)
+        running = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        running.start()
+        host, port = running.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        client.create_bucket(Bucket="input")
+        yield endpoint, client
+        running.stop()
+
+
+@pytest.fixture
+def place(server: tuple[str, Any], request: pytest.FixtureRequest) -> Any:
+    endpoint, client = server
+    folder = request.node.name
+
+    class Place:
+        uri = f"s3://input/{folder}?endpoint_override={endpoint}"
+
+        @staticmethod
+        def put(name: str, data: bytes) -> None:
+            client.put_object(Bucket="input", Key=f"{folder}/{name}", Body=data)
+
+        @staticmethod
+        def delete(name: str) -> None:
+            client.delete_object(Bucket="input", Key=f"{folder}/{name}")
+
+    return Place()
+
+
+def test_text_in_parts_and_from_every_offset(place: Any) -> None:
+    lines = [f"line {i}" for i in range(30)]
+    place.put("a b/x.txt", "\n".join(lines).encode())
+    place.put("z.gz", gzip.compress(b"zipped\n"))
+    place.put("_hidden", b"no\n")
+    source = source_of(TEXT, place.uri, split_bytes=100)
+    assert read_all(source) == [*lines, "zipped"]
+    (split,) = source.create_splits(1)
+    assert "secret" not in repr(split)
+    reader = source.create_reader(split, None, context())
+    read: list[str] = []
+    while (values := reader.poll(4)) is not None:
+        read += values
+        if values:
+            again = source.create_reader(split, reader.offset(), context())
+            assert read + drain(again) == [*lines, "zipped"]
+        time.sleep(0.001)
+
+
+def test_parquet_and_avro(place: Any) -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": list(range(20))}), sink, row_group_size=5)
+    place.put("p.parquet", sink.getvalue())
+    rows = ParquetColumnarRowInputFormat(Types.ROW_NAMED(["a"], [Types.LONG()]))
+    folder = place.uri.replace("?", "/p.parquet?")
+    assert read_all(source_of(rows, folder, split_bytes=50)) == [Row(a=i) for i in range(20)]
+    schema = AvroSchema.parse_string('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}')
+    sink = io.BytesIO()
+    writer = AvroBulkWriters.for_generic_record(schema).create(sink)
+    for i in range(5):
+        writer.add_element({"a": i})
+    writer.finish()
+    place.put("r.avro", sink.getvalue())
+    assert read_all(source_of(AvroFormat(schema), place.uri.replace("?", "/r.avro?"))) == [{"a": i} for i in range(5)]
+
+
+def test_an_object_that_vanishes(place: Any) -> None:
+    place.put("a", b"1\n")
+    source = source_of(TEXT, place.uri)
+    (split,) = source.create_splits(1)
+    place.delete("a")
+    with pytest.raises(InputFileError, match=r"s3://input/.*/a has vanished"):
+        drain(source.create_reader(split, None, context()))
+    with pytest.raises(InputFileError, match="no such file or folder"):
+        source_of(TEXT, place.uri.replace("?", "/nothing?")).create_splits(1)
+
+
+def test_a_watched_bucket(place: Any) -> None:
+    place.put("a", b"1\n")
+    clock = Clock()
+    source = FileSource.for_record_stream_format(TEXT, place.uri).monitor_continuously(Duration.of_seconds(1)).build()
+    readers = [source.create_reader(split, None, context(clock)) for split in source.create_splits(1)]
+
+    def poll_until(count: int) -> list[str]:
+        found: list[str] = []
+        deadline = time.monotonic() + 20
+        while len(found) < count and time.monotonic() < deadline:
+            found += [v for reader in readers for v in reader.poll(10) or ()]
+            clock.ms += 100
+            time.sleep(0.005)
+        return found
+
+    assert poll_until(1) == ["1"]
+    place.put("b", b"2\n")
+    assert poll_until(1) == ["2"]
+    for reader in readers:
+        reader.close()

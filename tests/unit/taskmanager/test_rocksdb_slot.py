@@ -1,0 +1,151 @@
+"""A job whose keyed state lives in RocksDB, from the configuration key to the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slot_harness import InProcessJob
+from small_jobs import KEYS, counting, environment, ticks
+
+from tidegate.common import Time
+from tidegate.common.job_status import JobStatus
+from tidegate.datastream import KeyedProcessFunction
+from tidegate.datastream.connectors import CollectSink
+from tidegate.datastream.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from tidegate.protocol.messages import AckCheckpoint
+from tidegate.storage.cleanup import checkpoint_files
+from tidegate.storage.handles import KeyedSnapshot
+
+
+def rocksdb(tmp_path: Path, **keys: Any) -> dict[str, Any]:
+    return {
+        "state.backend.type": "rocksdb",
+        "state.backend.rocksdb.localdir": str(tmp_path / "local"),
+        "execution.checkpointing.interval": "100 ms",
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        **keys,
+    }
+
+
+def keyed_snapshots(job: InProcessJob) -> list[KeyedSnapshot]:
+    acks = job.heard(AckCheckpoint)
+    return [o.keyed for ack in acks for o in ack.snapshot.operators if o.keyed is not None]
+
+
+def local_files(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "local").glob("*"))
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+def test_checkpoints_hold_database_files_and_only_new_ones_when_incremental(tmp_path: Path, incremental: bool) -> None:
+    with InProcessJob(counting(rocksdb(tmp_path, **{"execution.checkpointing.incremental": incremental}))) as job:
+        job.advance(650)
+        assert local_files(tmp_path)
+        snapshots = keyed_snapshots(job)
+        assert {s.backend for s in snapshots} == {"rocksdb"}
+        inherits = [any(s.inherited_handles(n)) for n, s in enumerate(snapshots, 1)]  # type: ignore[arg-type]
+        assert not inherits[0]
+        assert any(inherits) is incremental  # not all: RocksDB may have joined all files of such a small state
+        job.cancel()
+    assert not local_files(tmp_path)
+
+
+class FailOnce(KeyedProcessFunction):
+    failed = False
+
+    def open(self, runtime_context: Any) -> None:
+        self._count = runtime_context.get_state(ValueStateDescriptor("count"))
+        self._seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
+        count = (self._count.value() or 0) + 1
+        self._count.update(count)
+        self._seen.add(value)
+        if value == KEYS + 60 and not FailOnce.failed:
+            FailOnce.failed = True
+            raise RuntimeError("once")
+        ctx.timer_service().register_processing_time_timer(10**12)  # never comes, but is state
+        assert len(list(self._seen.get())) == count
+        yield ctx.get_current_key(), count
+
+
+@pytest.mark.parametrize("storage", ["filesystem", "jobmanager"])
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_failure_loses_nothing_and_leaves_no_file_behind(tmp_path: Path, storage: str, parallelism: int) -> None:
+    FailOnce.failed = False
+    keys = {"execution.checkpointing.storage": storage, "restart-strategy.type": "fixed-delay"}
+    env = environment(rocksdb(tmp_path, **keys, **{"restart-strategy.fixed-delay.delay": "1 ms"}), parallelism)
+    keyed = ticks(env, burst=KEYS).key_by(lambda i: i if i < KEYS else 0)
+    keyed.process(FailOnce()).sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.advance(2000)
+        assert FailOnce.failed
+        counts = [count for key, count in job.results if key == 0]
+        assert counts == list(range(1, len(counts) + 1))
+        assert len(counts) > 100
+        assert len({key for key, _ in job.results}) == KEYS
+        job.cancel()
+        assert not local_files(tmp_path)
+        coordinator = job.master.coordinator
+        assert coordinator is not None
+        referenced = set().union(*(checkpoint_files(c.metadata) for c in coordinator.store.checkpoints))
+    root = tmp_path / "checkpoints" / job.graph.job_id
+    shared = {str(p.relative_to(root)) for p in (root / "shared").glob("*")}
+    assert shared == {path for path in referenced if path.startswith("shared/")}
+    assert not job.problems
+
+
+@pytest.mark.parametrize(("before", "after"), [("rocksdb", "hashmap"), ("hashmap", "rocksdb"), ("rocksdb", "rocksdb")])
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_job_resumes_with_another_backend_and_parallelism(
+    tmp_path: Path, before: str, after: str, parallelism: int
+) -> None:
+    with InProcessJob(counting(rocksdb(tmp_path / "a", **{"state.backend.type": before}), parallelism=2)) as job:
+        job.advance(350)
+        counted = max(count for key, count in job.results if key == 0)
+        job.cancel()
+        newest = job.completed[-1]
+    path = tmp_path / "a" / "checkpoints" / job.graph.job_id / f"chk-{newest}"
+    keys = {"state.backend.type": after, "execution.state-recovery.path": str(path)}
+    env = counting(rocksdb(tmp_path / "b", **keys), parallelism=parallelism, count=KEYS + counted + 50)
+    with InProcessJob(env) as job:
+        assert job.run_to_end() is JobStatus.FINISHED
+        assert max(count for key, count in job.results if key == 0) == counted + 51
+    assert not local_files(tmp_path / "b")
+
+
+def test_a_folder_that_cannot_be_used_fails_the_job_with_the_operators_name(tmp_path: Path) -> None:
+    (tmp_path / "local").write_text("a file")
+    env = counting(rocksdb(tmp_path, **{"restart-strategy.type": "none"}))
+    with InProcessJob(env) as job:
+        job.advance(100)
+        assert job.ended is not None
+        assert job.ended.status is JobStatus.FAILED
+        assert "count" in job.failure
+        assert str(tmp_path / "local") in job.failure
+
+
+class Expiring(KeyedProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        descriptor = ValueStateDescriptor("count")
+        descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.milliseconds(50)).build())
+        self._count = runtime_context.get_state(descriptor)
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
+        count = (self._count.value() or 0) + 1
+        self._count.update(count)
+        yield count
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize(("every_ms", "most"), [(20, 11), (60, 1)])
+def test_time_to_live_goes_by_the_slots_clock(tmp_path: Path, backend: str, every_ms: int, most: int) -> None:
+    env = environment(rocksdb(tmp_path, **{"state.backend.type": backend}))
+    keyed = ticks(env, burst=1, every_ms=every_ms, count=11).key_by(lambda i: "k")
+    keyed.process(Expiring()).sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.run_to_end()
+        assert max(job.results) == most

@@ -1,0 +1,194 @@
+"""Every configuration option has a test that shows its effect, or is in the list of those accepted without one.
+
+Add a line to `SHOWN_BY` with each new option. The tests are named by file and function; a function may be
+parametrised."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tidegate.common import options
+
+TESTS = Path(__file__).parent.parent
+
+JOB = "unit/taskmanager/test_job_options.py"
+SLOT = "unit/taskmanager/test_slot_options.py"
+CONTROL = "unit/spark/test_control_link.py"
+ENVIRONMENT = "unit/datastream/test_environment.py"
+SPARK = "spark/test_options_on_spark.py"
+SAVEPOINTS = "spark/test_savepoints.py"
+ROCKSDB = "unit/state/test_rocksdb.py"
+ROCKSDB_SLOT = "unit/taskmanager/test_rocksdb_slot.py"
+
+
+def at(file: str, *names: str) -> tuple[str, ...]:
+    """Node ids."""
+    return tuple(f"{file}::{name}" for name in names)
+
+
+_FIXED_DELAY = at(JOB, "test_each_key_of_the_restart_strategies", "test_a_job_is_restarted_as_the_configuration_says")
+_RESTARTS = at(JOB, "test_each_key_of_the_restart_strategies")
+_JITTER_AND_RESET = at(JOB, "test_jitter_and_reset_threshold_of_the_exponential_delay")
+_INCREMENTS = at(SLOT, "test_incremental_and_max_increments_decide_what_a_checkpoint_stores")
+_COMMITS = at(SLOT, "test_a_failed_commit_is_retried_with_growing_pauses")
+_ROCKSDB_SETTINGS = at(ROCKSDB, "test_each_setting_reaches_rocksdb")
+_BUFFER_TIMEOUT = at(SLOT, "test_buffer_timeout_says_how_long_a_record_waits_for_a_full_batch")
+
+SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
+    "parallelism.default": at(JOB, "test_default_parallelism"),
+    "pipeline.max-parallelism": at(JOB, "test_max_parallelism"),
+    "pipeline.name": at(ENVIRONMENT, "test_the_job_name_comes_from_the_call_or_the_configuration"),
+    "pipeline.job-id": at(JOB, "test_a_fixed_job_id_names_the_directory_and_ids_go_on_from_the_run_before"),
+    "pipeline.operator-chaining.enabled": at(JOB, "test_operator_chaining"),
+    "pipeline.auto-generate-uids": at(JOB, "test_generated_uids_can_be_forbidden"),
+    "pipeline.global-job-parameters": at(SLOT, "test_global_job_parameters_are_seen_by_functions"),
+    "execution.runtime-mode": at(ENVIRONMENT, "test_only_streaming_runs"),
+    "execution.buffer-timeout.interval": _BUFFER_TIMEOUT,
+    "execution.buffer-timeout.enabled": _BUFFER_TIMEOUT,
+    "execution.checkpointing.interval": at(
+        JOB,
+        "test_interval",
+        "test_without_an_interval_there_are_no_checkpoints",
+    ),
+    "execution.checkpointing.mode": at(
+        JOB,
+        "test_exactly_once_blocks_the_channel_whose_barrier_has_come_and_at_least_once_does_not",
+    ),
+    "execution.checkpointing.timeout": at(JOB, "test_timeout"),
+    "execution.checkpointing.min-pause": at(JOB, "test_min_pause"),
+    "execution.checkpointing.max-concurrent-checkpoints": at(JOB, "test_max_concurrent"),
+    "execution.checkpointing.tolerable-failed-checkpoints": at(JOB, "test_tolerable_failures"),
+    "execution.checkpointing.unaligned.enabled": at(
+        JOB,
+        "test_unaligned_checkpoints_do_not_wait_for_the_other_channels",
+    ),
+    "execution.checkpointing.aligned-checkpoint-timeout": at(
+        JOB,
+        "test_an_aligned_checkpoint_turns_unaligned_after_its_timeout",
+    ),
+    "execution.checkpointing.dir": at(
+        JOB,
+        "test_a_directory_makes_checkpoints_in_files",
+        "test_the_api_chooses_storage_and_directory",
+    ),
+    "execution.checkpointing.num-retained": at(JOB, "test_num_retained"),
+    "execution.checkpointing.externalized-checkpoint-retention": at(JOB, "test_externalized_retention"),
+    "execution.checkpointing.incremental": _INCREMENTS,
+    "execution.checkpointing.storage": at(
+        JOB,
+        "test_jobmanager_storage_keeps_state_in_memory_and_in_the_metadata_when_there_is_a_directory",
+        "test_filesystem_storage_without_a_directory_is_refused",
+    ),
+    "execution.checkpointing.snapshot-compression": at(
+        SLOT,
+        "test_compressed_snapshots_are_smaller_and_are_read_whatever_the_setting",
+        "test_large_compressed_state_goes_to_files_and_comes_back",
+    ),
+    "execution.checkpointing.checkpoints-after-tasks-finish": at(
+        JOB,
+        "test_checkpoints_go_on_after_some_tasks_have_finished_unless_told_otherwise",
+    ),
+    "state.backend.type": at(ENVIRONMENT, "test_state_backends")
+    + at(ROCKSDB_SLOT, "test_checkpoints_hold_database_files_and_only_new_ones_when_incremental"),
+    "state.backend.rocksdb.localdir": at(ROCKSDB, "test_one_of_several_folders_is_taken"),
+    "state.backend.rocksdb.memory.fixed-per-slot": _ROCKSDB_SETTINGS,
+    "state.backend.rocksdb.memory.write-buffer-ratio": _ROCKSDB_SETTINGS,
+    "state.backend.rocksdb.block.cache-size": at(ROCKSDB, "test_the_block_cache_is_as_large_as_told"),
+    "state.backend.rocksdb.writebuffer.size": _ROCKSDB_SETTINGS,
+    "state.backend.rocksdb.block.blocksize": _ROCKSDB_SETTINGS,
+    "state.backend.rocksdb.compression.per.level": _ROCKSDB_SETTINGS,
+    "state.backend.rocksdb.compaction.style": _ROCKSDB_SETTINGS,
+    "state.backend.rocksdb.thread.num": _ROCKSDB_SETTINGS,
+    "state.backend.rocksdb.predefined-options": _ROCKSDB_SETTINGS,
+    "state.storage.jobmanager.max-state-size": at(JOB, "test_max_state_size_of_the_jobmanagers_memory"),
+    "execution.state-recovery.path": at(JOB, "test_recovery_path"),
+    "execution.state-recovery.ignore-unclaimed-state": at(JOB, "test_ignore_unclaimed_state"),
+    "execution.state-recovery.claim-mode": at(JOB, "test_claim_mode"),
+    "restart-strategy.type": _FIXED_DELAY,
+    "restart-strategy.fixed-delay.attempts": _FIXED_DELAY,
+    "restart-strategy.fixed-delay.delay": _FIXED_DELAY,
+    "restart-strategy.failure-rate.max-failures-per-interval": _RESTARTS,
+    "restart-strategy.failure-rate.failure-rate-interval": _RESTARTS,
+    "restart-strategy.failure-rate.delay": _RESTARTS,
+    "restart-strategy.exponential-delay.initial-backoff": _RESTARTS,
+    "restart-strategy.exponential-delay.max-backoff": _RESTARTS,
+    "restart-strategy.exponential-delay.backoff-multiplier": _RESTARTS,
+    "restart-strategy.exponential-delay.reset-backoff-threshold": _JITTER_AND_RESET,
+    "restart-strategy.exponential-delay.jitter-factor": _JITTER_AND_RESET,
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff": _RESTARTS,
+    "heartbeat.interval": at(JOB, "test_heartbeat_interval", "test_heartbeats_and_the_time_to_leave_reach_the_workers")
+    + at(CONTROL, "test_heartbeats_go_out_at_their_interval"),
+    "heartbeat.timeout": at(JOB, "test_heartbeat_timeout", "test_heartbeats_and_the_time_to_leave_reach_the_workers")
+    + at(CONTROL, "test_a_silent_driver_is_taken_for_dead"),
+    "task.cancellation.timeout": at(
+        JOB,
+        "test_a_task_that_does_not_leave_is_killed_after_the_cancellation_timeout",
+        "test_heartbeats_and_the_time_to_leave_reach_the_workers",
+    )
+    + at(
+        CONTROL,
+        "test_a_task_that_does_not_leave_in_time_is_ended_with_its_process",
+        "test_a_task_that_leaves_or_may_take_its_time_is_not",
+    ),
+    "execution.checkpointing.savepoint-dir": at(
+        SAVEPOINTS, "test_a_savepoint_is_resumed_exactly_at_another_parallelism"
+    ),
+    "state.class-mapping": at(
+        "unit/taskmanager/test_savepoints.py", "test_the_class_mapping_reaches_what_reads_the_state"
+    ),
+    "rest.enabled": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
+    "rest.bind-address": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
+    "rest.port": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
+    "tidegate.network.batch-size": at(SLOT, "test_a_batch_is_sent_when_it_has_as_many_records_as_set"),
+    "tidegate.network.credits-per-channel": at(SLOT, "test_credits_bound_what_is_under_way_to_a_slow_task"),
+    "tidegate.network.max-batch-bytes": at(SLOT, "test_max_batch_bytes_makes_the_batches_of_large_records_smaller"),
+    "tidegate.slot.start-timeout": at(JOB, "test_slot_start_timeout"),
+    "tidegate.checkpoint.trace": at(SLOT, "test_trace_prints_every_barrier_and_snapshot"),
+    "tidegate.checkpoint.max-increments": _INCREMENTS,
+    "tidegate.checkpoint.history-size": at(JOB, "test_history_size"),
+    "tidegate.sink.commit-retries": _COMMITS,
+    "tidegate.sink.commit-backoff": _COMMITS,
+    "tidegate.cache.dir": at("unit/datastream/test_cached_streams.py", "test_the_folder_can_be_chosen"),
+    "tidegate.python.files": at(SPARK, "test_python_files_are_shipped_to_the_workers"),
+}
+
+ACCEPTED_WITHOUT_EFFECT = {  # key -> why; the page says so too
+    "pipeline.auto-watermark-interval": "watermarks are not made yet",
+    "state.changelog.enabled": "checkpoints are incremental in both backends",
+    "pipeline.object-reuse": "objects are always handed on",
+    "pipeline.jars": "connectors are Python",
+    "pipeline.classpaths": "connectors are Python",
+    "execution.checkpointing.unaligned.forced": "no edge is left out of unaligned checkpoints",
+    "task.cancellation.interval": "a task is told to leave once, and killed when it does not",
+    "metrics.latency.interval": "there are no latency markers yet",
+}
+
+PASSED_ON_BY = at(SPARK, "test_keys_of_spark_reach_the_session")  # every key that starts with "spark."
+
+
+@cache
+def functions_of(file: str) -> set[str]:
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("option", options.ALL_OPTIONS, ids=lambda option: option.key)
+def test_every_option_has_an_effect_that_is_shown_or_says_that_it_has_none(option: options.ConfigOption) -> None:
+    shown, accepted = option.key in SHOWN_BY, option.key in ACCEPTED_WITHOUT_EFFECT
+    assert shown != accepted, f"put {option.key} into SHOWN_BY or ACCEPTED_WITHOUT_EFFECT, and not into both"
+    assert ("Accepted without effect" in option.description) == accepted
+
+
+@pytest.mark.parametrize("node_id", sorted({*PASSED_ON_BY, *(n for shown in SHOWN_BY.values() for n in shown)}))
+def test_the_tests_that_show_it_exist(node_id: str) -> None:
+    file, _, name = node_id.partition("::")
+    assert name in functions_of(file)
+
+
+def test_no_other_keys_are_listed() -> None:
+    known = {option.key for option in options.ALL_OPTIONS}
+    assert SHOWN_BY.keys() | ACCEPTED_WITHOUT_EFFECT.keys() == known

@@ -1,0 +1,86 @@
+"""Every kind of window and trigger gives exactly what the reference model gives, for random out-of-order input, however
+the window is evaluated, on any backend, with and without a failure in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.windows.kinds import COUNTED, EVENT_TIME, PROCESSING_TIME, STYLES, WITHOUT_MERGE, Kind
+from tests.unit.windows.reference_model import by_window
+from tests.unit.windows.script_job import Mark, Record, Step, Wait, run_script
+
+records = st.builds(Record, st.sampled_from("abc"), st.integers(0, 99), st.integers(-20, 70))
+marks = st.builds(Mark, st.integers(-25, 75))
+waits = st.builds(Wait, st.integers(1, 6).map(lambda n: 2 * n))
+scripts = st.lists(st.one_of(records, records, records, marks, waits), max_size=40)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*never emits anything")
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def named(kind: Kind) -> str:
+    return kind.name
+
+
+def numbered(steps: Sequence[Step]) -> list[Step]:
+    """Values that tell records apart, and keep their remainder by 4, which is the gap of some sessions."""
+    return [s._replace(value=4 * i + s.value % 4) if isinstance(s, Record) else s for i, s in enumerate(steps)]
+
+
+def check(kind: Kind, steps: list[Step], style: str, **how: Any) -> int:
+    outcome = run_script(steps, lambda stream: kind.windows(stream, style), with_late=True, rest_ms=kind.rest_ms, **how)
+    expected = kind.expected(steps)
+    assert by_window(outcome.results) == by_window(expected.results)
+    late = [r._replace(value=r.value[0]) if isinstance(r.value, tuple) else r for r in outcome.late]
+    assert sorted(late) == sorted(expected.late)
+    return outcome.restarts
+
+
+def styles_of(kind: Kind) -> list[str]:
+    merging = "sessions" in kind.name
+    return [style for style in STYLES if not (merging and style in WITHOUT_MERGE)]
+
+
+@pytest.mark.parametrize("kind", EVENT_TIME + COUNTED + PROCESSING_TIME, ids=named)
+@few
+@given(steps=scripts.map(numbered), data=st.data(), parallelism=st.sampled_from([1, 1, 2]))
+def test_windows_give_what_the_model_gives(
+    kind: Kind, backend: dict[str, Any], steps: list[Step], data: st.DataObject, parallelism: int
+) -> None:
+    check(kind, steps, data.draw(st.sampled_from(styles_of(kind))), config=backend, parallelism=parallelism)
+
+
+@pytest.mark.parametrize("kind", EVENT_TIME + COUNTED, ids=named)
+@few
+@given(
+    steps=scripts.map(numbered),
+    data=st.data(),
+    parallelism=st.sampled_from([1, 2]),
+    fail_after=st.integers(0, 30),
+    every=st.integers(1, 9),
+)
+def test_a_failure_in_the_middle_changes_nothing(
+    kind: Kind,
+    backend: dict[str, Any],
+    steps: list[Step],
+    data: st.DataObject,
+    parallelism: int,
+    fail_after: int,
+    every: int,
+) -> None:
+    restarts = check(
+        kind,
+        steps,
+        data.draw(st.sampled_from(styles_of(kind))),
+        config=backend,
+        parallelism=parallelism,
+        fail_after=fail_after,
+        checkpoint_every_ms=every,
+    )
+    items = sum(not isinstance(step, Wait) for step in steps)
+    assert restarts == (1 if fail_after < items else 0)

@@ -1,0 +1,1 @@
+"""The command line: `tidegate run`, `list`, `savepoint`, `stop`, `cancel`, `inspect`, `checkpoint gc`."""

@@ -1,0 +1,5 @@
+import sys
+
+from tidegate.cli.main import main
+
+sys.exit(main())

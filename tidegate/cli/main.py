@@ -1,0 +1,101 @@
+"""`tidegate <command>`. Exit code 0: done; 1: it could not be done, and a sentence says why; 2: wrong arguments."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tidegate
+from tidegate.cli import gc, inspect, jobs
+from tidegate.common.errors import TidegateError
+
+Command = Callable[[Any], dict[str, Any]]
+Printer = Callable[[dict[str, Any]], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        answer = arguments.command(arguments)
+    except TidegateError as error:
+        if arguments.json:
+            print(json.dumps({"error": str(error)}))
+        else:
+            print(f"tidegate: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if arguments.json:
+        print(json.dumps(answer))
+    else:
+        arguments.show(answer)
+        for problem in answer.get("problems", ()):
+            print(f"tidegate: {problem}", file=sys.stderr)
+    return 1 if answer.get("problems") else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tidegate", description="Run and look after Tidegate's streaming jobs.")
+    parser.add_argument("--version", action="version", version=f"tidegate {tidegate.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="<command>")
+
+    run = _command(commands, "run", "run a program", _run, lambda answer: None)
+    run.add_argument("-s", "--from-savepoint", metavar="PATH", help="the checkpoint or savepoint to start from")
+    run.add_argument("-p", "--parallelism", type=int, help="for operators that do not set their own")
+    run.add_argument(
+        "--allow-non-restored-state", action="store_true", help="drop state of operators that the job no longer has"
+    )
+    run.add_argument("-D", dest="define", action="append", default=[], metavar="KEY=VALUE", help="a setting")
+    run.add_argument("program", help="a Python file")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+
+    _command(commands, "list", "the running jobs of this user", jobs.list_jobs, jobs.print_jobs)
+
+    savepoint = _command(
+        commands, "savepoint", "take a savepoint while the job goes on", jobs.savepoint, lambda a: print(a["path"])
+    )
+    savepoint.add_argument("job", help="id, beginning of the id, or name")
+    savepoint.add_argument("directory", nargs="?", help="the folder that gets it; otherwise the job's own setting")
+
+    stop = _command(commands, "stop", "end a job with a savepoint", jobs.stop, lambda a: print(a["path"]))
+    stop.add_argument("job", help="id, beginning of the id, or name")
+    stop.add_argument("--drain", action="store_true", help="bring event time to its end first")
+    stop.add_argument("-p", "--savepoint-path", metavar="DIR", help="the folder that gets the savepoint")
+
+    cancel = _command(
+        commands, "cancel", "end a job at once", jobs.cancel, lambda a: print(f"job {a['job_id']} is {a['status']}")
+    )
+    cancel.add_argument("job", help="id, beginning of the id, or name")
+
+    look = _command(
+        commands, "inspect", "what is in a checkpoint or savepoint", inspect.inspect, inspect.print_snapshot
+    )
+    look.add_argument("path", help="its folder, or a job's checkpoint folder: then the latest one")
+    look.add_argument("--entries", type=int, default=3, metavar="N", help="how many entries of each state to show")
+
+    checkpoint = commands.add_parser("checkpoint", help="look after checkpoint directories")
+    below = checkpoint.add_subparsers(required=True, metavar="<command>")
+    collect = _command(below, "gc", "find what crashes have left behind", gc.collect, gc.print_report)
+    collect.add_argument("directory", help="a checkpoint directory, or that of one job in it")
+    collect.add_argument("--delete", action="store_true", help="delete it")
+    return parser
+
+
+def _command(commands: Any, name: str, help: str, command: Command, show: Printer) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help.capitalize() + ".")
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    parser.set_defaults(command=command, show=show)
+    return parser
+
+
+def _run(arguments: Any) -> dict[str, Any]:
+    from tidegate.cli.run import run
+
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

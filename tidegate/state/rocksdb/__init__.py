@@ -1,0 +1,1 @@
+"""Keyed state in RocksDB on the worker's disk; see `backend`."""

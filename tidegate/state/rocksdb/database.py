@@ -1,0 +1,157 @@
+"""One RocksDB database: opening it with our settings, and errors that say where it lies.
+
+The write-ahead log is off: what survives a crash is the checkpoint, never the working state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.common.errors import StateBackendError
+from tidegate.state.rocksdb.resources import SlotResources
+from tidegate.state.rocksdb.settings import MB, RocksDBSettings
+
+if TYPE_CHECKING:
+    from rocksdict import Options, Rdict, WriteBatch
+
+
+class Database:
+    """Used by one thread. `raw` is the rocksdict object: for the hot path, which catches errors itself."""
+
+    def __init__(
+        self, operator_name: str, path: Path, resources: SlotResources | None = None, *, read_only: bool = False
+    ) -> None:
+        """`resources`: None for a short look into a database with little memory."""
+        from rocksdict import AccessType, Rdict, WriteOptions
+
+        self._operator_name = operator_name
+        self.path = path
+        settings = resources.settings if resources is not None else RocksDBSettings(memory_per_slot=16 * MB)
+        access = AccessType.read_only() if read_only else AccessType.read_write()
+        try:
+            self.raw: Rdict = Rdict(str(path), _options(settings, resources), access_type=access)
+        except Exception as error:
+            raise self.failure("cannot be opened", error) from error
+        self._write_options = WriteOptions()
+        self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]
+        self._closed = False
+
+    def batch(self) -> WriteBatch:
+        from rocksdict import WriteBatch
+
+        return WriteBatch(raw_mode=True)
+
+    def write(self, batch: WriteBatch) -> None:
+        try:
+            self.raw.write(batch, self._write_options)
+        except Exception as error:
+            raise self.failure("cannot be written", error) from error
+
+    def delete_range(self, first: bytes, end: bytes) -> None:
+        batch = self.batch()
+        batch.delete_range(first, end)
+        self.write(batch)
+
+    def scan(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Records in [first, end), in order."""
+        from rocksdict import ReadOptions
+
+        read = ReadOptions()
+        read.set_iterate_upper_bound(end)
+        try:
+            yield from self.raw.items(from_key=first, read_opt=read)
+        except (GeneratorExit, StateBackendError):
+            raise
+        except Exception as error:
+            raise self.failure("cannot be read", error) from error
+
+    def scan_keys(self, first: bytes, end: bytes) -> list[bytes]:
+        from rocksdict import ReadOptions
+
+        read = ReadOptions()
+        read.set_iterate_upper_bound(end)
+        try:
+            return list(self.raw.keys(from_key=first, read_opt=read))  # type: ignore[arg-type]
+        except Exception as error:
+            raise self.failure("cannot be read", error) from error
+
+    def sequence(self) -> int:
+        """Grows with every record written, also across checkpoint and restore."""
+        return self.raw.latest_sequence_number()
+
+    def checkpoint(self, path: Path) -> None:
+        """A consistent copy in a new folder `path`, made of hard links. Writes what is in memory to disk first."""
+        from rocksdict import Checkpoint
+
+        try:
+            Checkpoint(self.raw).create_checkpoint(str(path))
+        except Exception as error:
+            raise self.failure(f"cannot make the checkpoint {path}", error) from error
+
+    def close(self) -> None:
+        """May be called twice."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(Exception):  # nothing of it is needed any more
+                self.raw.close()
+
+    def failure(self, what: str, error: Exception) -> StateBackendError:
+        return StateBackendError(
+            f"operator '{self._operator_name}': the RocksDB database in {self.path} {what}: {error}; see that the disk "
+            "is not full and the folder is writable, or choose another one with state.backend.rocksdb.localdir"
+        )
+
+
+def _options(settings: RocksDBSettings, resources: SlotResources | None) -> Options:
+    from rocksdict import BlockBasedOptions, Cache, DBCompactionStyle, Options, UniversalCompactOptions
+
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    if resources is None:
+        cache = Cache(settings.native_bytes)
+    else:
+        cache, manager = resources.native()
+        options.set_write_buffer_manager(manager)
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(settings.block_size)
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)  # so that they count as memory in use
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options.set_block_based_table_factory(table)
+    buffer = settings.write_buffer_size or max(MB, min(64 * MB, settings.write_buffer_bytes // 2))
+    options.set_write_buffer_size(buffer)
+    options.set_target_file_size_base(settings.target_file_size)
+    options.set_max_background_jobs(settings.background_threads)
+    options.set_max_open_files(settings.max_open_files)
+    types = [_compression(name) for name in settings.compression]
+    if len(types) == 1:
+        options.set_compression_type(types[0])
+    else:
+        options.set_compression_per_level(types)
+    if settings.compaction_style == "level":
+        options.set_compaction_style(DBCompactionStyle.level())
+    else:
+        # Merges runs of like size, so that a small change is rewritten with other small ones and not with the whole
+        # state: what an incremental checkpoint uploads stays near to what has changed.
+        options.set_compaction_style(DBCompactionStyle.universal())
+        universal = UniversalCompactOptions()
+        universal.size_ratio = 10
+        universal.min_merge_width = 4
+        universal.max_size_amplification_percent = 100
+        options.set_universal_compaction_options(universal)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(MB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_max_manifest_file_size(16 * MB)
+    return options
+
+
+def _compression(name: str) -> Any:
+    from rocksdict import DBCompressionType
+
+    return getattr(DBCompressionType, name)()

@@ -1,0 +1,171 @@
+"""List state: a list is stored in chunks, so that appending never reads what is there.
+
+A flush writes what was added since the last one as one more chunk; the record key ends with a number that grows (the
+database's sequence number), so the chunks of a list stand in order. Reading a list of many chunks joins them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from tidegate.datastream.state import ListState
+from tidegate.state.keyed_states import Cursor
+from tidegate.state.rocksdb.keys import frame, framed_original, prefix_end, record_value
+from tidegate.state.rocksdb.tables import ENTRY_COST, MISSING, RocksTable
+from tidegate.state.serialization import dumps
+
+if TYPE_CHECKING:
+    from rocksdict import WriteBatch
+
+NUMBER = struct.Struct(">Q")
+JOIN_AT = 32
+"""A list that is found in so many chunks is rewritten as one."""
+
+
+class ListChange:
+    """`replaced`: what is stored is gone; `new` comes after it otherwise."""
+
+    __slots__ = ("new", "replaced")
+
+    def __init__(self, replaced: bool, new: list[Any]) -> None:
+        self.replaced = replaced
+        self.new = new
+
+
+class ListTable(RocksTable):
+    """`delta`: entry -> ListChange. Recent entries are whole lists."""
+
+    delta: dict[Any, ListChange]
+
+    def get(self, entry: Any) -> list[Any]:
+        """A list of its own, empty when there is no entry."""
+        change = self.delta.get(entry)
+        if change is None:
+            return self._stored(entry)[:]
+        return change.new[:] if change.replaced else self._stored(entry) + change.new
+
+    def put(self, entry: Any, value: list[Any]) -> None:
+        self.delta[entry] = ListChange(True, list(value))
+        self.count(value, 1 + len(value) // 64)
+
+    def remove(self, entry: Any) -> None:
+        self.put(entry, [])
+
+    def load(self, entry: Any, value: Any, fresh: bool) -> None:
+        self.delta[entry] = ListChange(not fresh, list(value or ()))
+        self.count(value, 1 + len(value or ()) // 64)
+
+    def count(self, value: Any, by: int) -> None:
+        self.changes += by
+        if self.changes >= self.check_at:
+            self.check(value, self.changes)
+
+    def check_size(self) -> None:
+        """Elements are counted as they are added."""
+
+    def _stored(self, entry: Any) -> list[Any]:
+        """Not to be changed by the caller."""
+        known = self.recent.find(entry)
+        if known is not MISSING:
+            found: list[Any] = known
+            return found
+        prefix = self.codec.encode(entry)
+        elements: list[Any] = []
+        size = chunks = 0
+        for _, record in self.database.scan(prefix, prefix_end(prefix)):
+            elements += record_value(record)
+            size += len(record)
+            chunks += 1
+        self.recent.remember(entry, elements, ENTRY_COST + 3 * size)
+        if chunks >= JOIN_AT and entry not in self.delta:
+            self.delta[entry] = ListChange(True, elements[:])
+            self.changes += 1
+        return elements
+
+    def _write(self, batch: WriteBatch, changes: list[tuple[Any, ListChange]]) -> WriteBatch:
+        suffix = NUMBER.pack(self.database.sequence() + 1)
+        for entry, change in changes:
+            prefix = self.codec.encode(entry)
+            if change.replaced:
+                for record_key in self.database.scan_keys(prefix, prefix_end(prefix)):
+                    batch.delete(record_key)
+            size = 0
+            if change.new:
+                record = self._record(entry, entry, change.new)
+                size = len(record)
+                batch[prefix + suffix] = record
+            self._remember(entry, change, size)
+        return batch
+
+    def _remember(self, entry: Any, change: ListChange, size: int) -> None:
+        if change.replaced:
+            self.recent.remember(entry, change.new, ENTRY_COST + 3 * size)
+            return
+        known = self.recent.find(entry)
+        if known is not MISSING:
+            self.recent.remember(entry, known + change.new, ENTRY_COST + 3 * size)
+
+    def stored_items(self) -> Iterator[tuple[Any, Any]]:
+        split = self.codec.split
+        for _, records in groupby(self._records(), lambda r: r[0][: split(r[0])]):
+            entry: Any = MISSING
+            elements: list[Any] = []
+            for record_key, record in records:
+                if entry is MISSING:
+                    entry = self._original(record_key, record)
+                elements += record_value(record)
+            yield entry, elements
+
+    def _drop_from(self, batch: WriteBatch, record_key: bytes, record: bytes, expired: Callable[[Any], bool]) -> None:
+        pairs = record_value(record)
+        live = [pair for pair in pairs if not expired(pair)]
+        if len(live) == len(pairs):
+            return
+        entry = self._original(record_key, record)
+        if entry in self.delta:
+            return
+        self.recent.forget(entry)
+        if not live:
+            batch.delete(record_key)
+        else:
+            data = dumps(live)
+            original = framed_original(record)
+            batch[record_key] = data if original is None else frame(original, data)
+
+
+class RocksListState(ListState[Any]):
+    __slots__ = ("_cursor", "_delta", "_table")
+
+    def __init__(self, cursor: Cursor, table: ListTable) -> None:
+        self._cursor = cursor
+        self._table = table
+        self._delta = table.delta
+
+    def get(self) -> list[Any]:
+        """A copy: adding while one iterates is fine."""
+        return self._table.get(self._cursor.current_key)
+
+    def add(self, value: Any) -> None:
+        entry = self._cursor.current_key
+        change = self._delta.get(entry)
+        if change is None:
+            self._delta[entry] = ListChange(False, [value])
+        else:
+            change.new.append(value)
+        table = self._table
+        table.changes += 1
+        if table.changes >= table.check_at:
+            table.check(value, table.changes)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        for value in list(values):
+            self.add(value)
+
+    def update(self, values: Iterable[Any]) -> None:
+        self._table.put(self._cursor.current_key, list(values or ()))
+
+    def clear(self) -> None:
+        self._table.remove(self._cursor.current_key)

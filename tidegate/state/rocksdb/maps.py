@@ -1,0 +1,222 @@
+"""Map state: one record per map entry, so that a map may be larger than memory; `items()` of course is not.
+
+No order is promised: entries come in the order of their keys' bytes, those changed lately last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from tidegate.datastream.state import MapState
+from tidegate.state.keyed_states import Cursor
+from tidegate.state.rocksdb.keys import decode_value, encode_value, framed_original, prefix_end, record_value
+from tidegate.state.rocksdb.tables import BATCH_BYTES, ENTRY_COST, MISSING, RocksTable
+
+if TYPE_CHECKING:
+    from rocksdict import WriteBatch
+
+GONE: Any = object()
+"""Stands for "no such entry" in changes and among recent entries, where None is a value."""
+
+POINT_DELETES = 1_000
+"""A cleared map with more entries than this is deleted as a range: markers of deleted ranges slow down reads."""
+
+
+class MapChange:
+    """`cleared`: what is stored is gone. `puts`: map key -> value or GONE."""
+
+    __slots__ = ("cleared", "puts")
+
+    def __init__(self, cleared: bool, puts: dict[Any, Any]) -> None:
+        self.cleared = cleared
+        self.puts = puts
+
+
+class MapTable(RocksTable):
+    """`delta`: entry -> MapChange. Recent entries: (entry, map key) -> value or GONE."""
+
+    delta: dict[Any, MapChange]
+
+    def get(self, entry: Any) -> dict[Any, Any]:
+        """The whole map, a dict of its own."""
+        change = self.delta.get(entry)
+        if change is not None and change.cleared:
+            return {key: value for key, value in change.puts.items() if value is not GONE}
+        content = dict(self._scan(entry))
+        if change is not None:
+            content.update(change.puts)
+            content = {key: value for key, value in content.items() if value is not GONE}
+        return content
+
+    def put(self, entry: Any, value: Mapping[Any, Any]) -> None:
+        self.delta[entry] = MapChange(True, dict(value))
+        self.count(value, 1 + len(value))
+
+    def remove(self, entry: Any) -> None:
+        self.put(entry, {})
+
+    def load(self, entry: Any, value: Any, fresh: bool) -> None:
+        self.delta[entry] = MapChange(not fresh, dict(value or {}))
+        self.count(value, 1 + len(value or {}))
+
+    def count(self, value: Any, by: int) -> None:
+        self.changes += by
+        if self.changes >= self.check_at:
+            self.check(value, self.changes)
+
+    def check_size(self) -> None:
+        """Map entries are counted as they are put."""
+
+    def get_one(self, entry: Any, key: Any) -> Any:
+        """The value of a map key, GONE when there is none."""
+        change = self.delta.get(entry)
+        if change is not None:
+            value = change.puts.get(key, MISSING)
+            if value is not MISSING:
+                return value
+            if change.cleared:
+                return GONE
+        value = self.recent.find((entry, key))
+        if value is MISSING:
+            record_key = self.codec.encode(entry) + encode_value(key)
+            try:
+                record = self.database.raw.get(record_key)
+            except Exception as error:
+                raise self.database.failure("cannot be read", error) from error
+            value = GONE if record is None else record_value(record)
+            self.recent.remember((entry, key), value, ENTRY_COST + (0 if record is None else 3 * len(record)))
+        return value
+
+    def is_empty(self, entry: Any) -> bool:
+        change = self.delta.get(entry)
+        if change is None:
+            return next(self._scan(entry), None) is None
+        if any(value is not GONE for value in change.puts.values()):
+            return False
+        return change.cleared or all(key in change.puts for key, _ in self._scan(entry))
+
+    def _scan(self, entry: Any) -> Iterator[tuple[Any, Any]]:
+        prefix = self.codec.encode(entry)
+        for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
+            yield self._map_key(record_key, len(prefix), record), record_value(record)
+
+    @staticmethod
+    def _map_key(record_key: bytes, start: int, record: bytes) -> Any:
+        original = framed_original(record)
+        return decode_value(record_key[start:]) if original is None else original[1]
+
+    def _write(self, batch: WriteBatch, changes: list[tuple[Any, MapChange]]) -> WriteBatch:
+        remember = self.recent.remember
+        for entry, change in changes:
+            prefix = self.codec.encode(entry)
+            if change.cleared:
+                self._delete_all(batch, entry, prefix)
+            for key, value in change.puts.items():
+                record_key = prefix + encode_value(key)
+                if value is GONE:
+                    batch.delete(record_key)
+                    remember((entry, key), GONE, ENTRY_COST)
+                else:
+                    record = self._record(entry, (entry, key), value)
+                    batch[record_key] = record
+                    remember((entry, key), value, ENTRY_COST + 3 * len(record))
+                    if len(record) > 1024 and batch.size_in_bytes() > BATCH_BYTES:
+                        self.database.write(batch)
+                        batch = self.database.batch()
+        return batch
+
+    def _delete_all(self, batch: WriteBatch, entry: Any, prefix: bytes) -> None:
+        end = prefix_end(prefix)
+        keys = []
+        for record_key, record in self.database.scan(prefix, end):
+            self.recent.forget((entry, self._map_key(record_key, len(prefix), record)))
+            keys.append(record_key)
+        if len(keys) > POINT_DELETES:
+            batch.delete_range(prefix, end)
+        else:
+            for record_key in keys:
+                batch.delete(record_key)
+
+    def stored_items(self) -> Iterator[tuple[Any, Any]]:
+        split = self.codec.split
+        for prefix, records in groupby(self._records(), lambda r: r[0][: split(r[0])]):
+            entry: Any = MISSING
+            content = {}
+            for record_key, record in records:
+                if entry is MISSING:
+                    entry = self._original(record_key, record)
+                content[self._map_key(record_key, len(prefix), record)] = record_value(record)
+            yield entry, content
+
+    def live_keys(self) -> Iterator[Any]:
+        self.flush()
+        split = self.codec.split
+        last = None
+        for record_key, record in self._records():
+            prefix = record_key[: split(record_key)]
+            if prefix != last:
+                last = prefix
+                yield self._original(record_key, record)
+
+    def _original(self, record_key: bytes, record: bytes) -> Any:
+        original = framed_original(record)
+        return self.codec.decode(record_key) if original is None else original[0]
+
+    def _drop_from(self, batch: WriteBatch, record_key: bytes, record: bytes, expired: Callable[[Any], bool]) -> None:
+        if not expired(record_value(record)):
+            return
+        entry = self._original(record_key, record)
+        if entry not in self.delta:
+            batch.delete(record_key)
+            self.recent.forget((entry, self._map_key(record_key, self.codec.split(record_key), record)))
+
+
+class RocksMapState(MapState[Any, Any]):
+    __slots__ = ("_cursor", "_table")
+
+    def __init__(self, cursor: Cursor, table: MapTable) -> None:
+        self._cursor = cursor
+        self._table = table
+
+    def get(self, key: Any) -> Any:
+        value = self._table.get_one(self._cursor.current_key, key)
+        return None if value is GONE else value
+
+    def contains(self, key: Any) -> bool:
+        return self._table.get_one(self._cursor.current_key, key) is not GONE
+
+    def put(self, key: Any, value: Any) -> None:
+        table, entry = self._table, self._cursor.current_key
+        change = table.delta.get(entry)
+        if change is None:
+            table.delta[entry] = MapChange(False, {key: value})
+        else:
+            change.puts[key] = value
+        table.changes += 1
+        if table.changes >= table.check_at:
+            table.check(value, table.changes)
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        for key, value in dict(dict_value).items():
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        self.put(key, GONE)
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """A copy, like `keys` and `values`: changing the map while one iterates is fine."""
+        return list(self._table.get(self._cursor.current_key).items())
+
+    def keys(self) -> list[Any]:
+        return list(self._table.get(self._cursor.current_key))
+
+    def values(self) -> list[Any]:
+        return list(self._table.get(self._cursor.current_key).values())
+
+    def is_empty(self) -> bool:
+        return self._table.is_empty(self._cursor.current_key)
+
+    def clear(self) -> None:
+        self._table.remove(self._cursor.current_key)

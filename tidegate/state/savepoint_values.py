@@ -1,0 +1,106 @@
+"""Values of a savepoint's tables: as typed columns where that says everything, as pickled bytes otherwise."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidegate.common.type_schema import DATE, LIST, MAP, ROW, TIME, TIMESTAMP, TUPLE, TypeSchema
+from tidegate.common.types import Row
+from tidegate.state.serialization import dumps
+from tidegate.storage.savepoint_tables import INTEGERS, column_type, field_names, is_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MAX_TEXT = 200
+
+
+def _naive(value: Any) -> bool:
+    return value.tzinfo is None and not value.fold
+
+
+# kind -> the one class whose values a column of that type gives back exactly as they were
+_EXACT: dict[str, tuple[type, Callable[[Any], bool] | None]] = {
+    **dict.fromkeys(INTEGERS, (int, None)),
+    "FLOAT": (float, None),
+    "DOUBLE": (float, None),
+    "STRING": (str, None),
+    "CHAR": (str, None),
+    "BOOLEAN": (bool, None),
+    DATE: (datetime.date, None),
+    TIME: (datetime.time, _naive),
+    TIMESTAMP: (datetime.datetime, _naive),
+}
+
+
+def text_of(value: Any) -> str | None:
+    """For people: a string as it is, anything else as `repr`, shortened."""
+    if value is None:
+        return None
+    if type(value) is str:
+        text = value
+    else:
+        try:
+            text = repr(value)
+        except Exception as error:  # of the user's class
+            text = f"<{type(value).__name__} whose repr() fails: {error!r}>"
+    text = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
+    return text.encode("utf-8", "replace").decode()
+
+
+def encode_column(values: Sequence[Any], schema: TypeSchema) -> tuple[pa.Array, pa.Array]:
+    """(the column for people, the pickled bytes); bytes are null where the column says everything."""
+    import pyarrow as pa
+
+    kind = column_type(schema)
+    exact = _EXACT.get(schema.kind)
+    if exact is not None:
+        cls, condition = exact
+        if set(map(type, values)) <= {cls} and (condition is None or all(map(condition, values))):
+            try:
+                return pa.array(values, kind), pa.nulls(len(values), pa.binary())
+            except (pa.ArrowException, OverflowError, UnicodeError):
+                pass  # a number that is too large for the declared type
+    pickled = pa.array([dumps(v) for v in values], pa.binary())
+    if is_text(schema):
+        return pa.array([text_of(v) for v in values], kind), pickled
+    plain = [_plain(v, schema) for v in values]
+    try:
+        return pa.array(plain, kind), pickled
+    except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
+        return pa.array([v if _fits(v, kind) else None for v in plain], kind), pickled
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _plain(value: Any, schema: TypeSchema) -> Any:
+    """The value as Arrow takes it for the column type; anything that does not fit becomes null later."""
+    if value is None:
+        return None
+    if is_text(schema):
+        return text_of(value)
+    try:
+        if schema.kind in (ROW, TUPLE):
+            names = field_names(schema)
+            parts = [value.get(n) for n in names] if isinstance(value, dict) else list(value)
+            if isinstance(value, Row) and value._fields is not None and schema.names:
+                parts = value.get_fields_by_names(names)
+            return {n: _plain(p, s) for n, p, s in zip(names, parts, schema.parts, strict=True)}
+        if schema.kind == LIST:
+            return [_plain(v, schema.parts[0]) for v in value]
+        if schema.kind == MAP:
+            key, item = schema.parts
+            return [(_plain(k, key), _plain(v, item)) for k, v in value.items()]
+    except Exception:  # a value that is not of its declared type: only the bytes tell what it is
+        return None
+    return value

@@ -1,0 +1,112 @@
+"""Parquet files of a savepoint: columns in, one checked file out, and back. Knows nothing of values and pickles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate.common.errors import SnapshotError
+from tidegate.common.type_schema import ANY, DATE, LIST, MAP, ROW, TIME, TIMESTAMP, TUPLE, TypeSchema
+from tidegate.storage.checksums import checksum
+from tidegate.storage.files import Files, write_file
+from tidegate.storage.handles import FileRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INTEGERS = ("BYTE", "SHORT", "INT", "LONG")
+
+
+def column_type(schema: TypeSchema) -> pa.DataType:
+    """Text for everything that has no better one."""
+    import pyarrow as pa
+
+    scalars = {
+        "STRING": pa.string(),
+        "CHAR": pa.string(),
+        "BOOLEAN": pa.bool_(),
+        "BYTE": pa.int8(),
+        "SHORT": pa.int16(),
+        "INT": pa.int32(),
+        "LONG": pa.int64(),
+        "FLOAT": pa.float64(),  # Python's floats are 64 bits wide, whatever was declared
+        "DOUBLE": pa.float64(),
+        DATE: pa.date32(),
+        TIME: pa.time64("us"),
+        TIMESTAMP: pa.timestamp("us"),
+    }
+    if schema.kind in scalars:
+        return scalars[schema.kind]
+    parts = [column_type(part) for part in schema.parts]
+    if schema.kind == LIST:
+        return pa.list_(parts[0])
+    if schema.kind == MAP:
+        return pa.map_(parts[0], parts[1])
+    if schema.kind in (ROW, TUPLE) and parts:
+        return pa.struct(list(zip(field_names(schema), parts, strict=True)))
+    return pa.string()
+
+
+def field_names(schema: TypeSchema) -> tuple[str, ...]:
+    return schema.names or tuple(f"f{i}" for i in range(len(schema.parts)))
+
+
+def is_text(schema: TypeSchema) -> bool:
+    """There is no column type for it but a text for people."""
+    return schema.kind == ANY or (not schema.parts and column_type(schema) == column_type(TypeSchema(kind=ANY)))
+
+
+class TableWriter:
+    """Writes the batches of one table as few files of bounded size. `finish` returns their handles."""
+
+    MAX_BYTES = 32 << 20  # of columns in memory, before they are encoded
+
+    def __init__(self, files: Files, folder: str, part: str, schema: pa.Schema) -> None:
+        self._files = files
+        self._folder = folder
+        self._part = part
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self.written: list[tuple[FileRange, int]] = []  # (handle, rows)
+
+    def add(self, columns: list[pa.Array]) -> None:
+        import pyarrow as pa
+
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= self.MAX_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches, self._schema)
+        self._batches, self._bytes = [], 0
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        data = sink.getvalue().to_pybytes()
+        path = f"{self._folder}/part-{self._part}-{len(self.written)}.parquet"
+        write_file(self._files, path, data)
+        self.written.append((FileRange(path, 0, len(data), checksum(data)), table.num_rows))
+
+
+def read_table(data: bytes, where: str) -> pa.Table:
+    """`data`: the whole file, verified."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(pa.BufferReader(data))
+    except Exception as error:
+        raise SnapshotError(f"{where} is not a table of a savepoint: {error}") from error
+
+
+def columns_of(table: pa.Table, names: list[str], where: str) -> list[list[Any]]:
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise SnapshotError(f"{where} has no column {', '.join(missing)}: it is not a table of a savepoint")
+    return [table.column(name).to_pylist() for name in names]

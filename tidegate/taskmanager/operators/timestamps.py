@@ -1,0 +1,99 @@
+"""`assign_timestamps_and_watermarks`: gives records event timestamps and makes the watermarks of a stream anew."""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+from tidegate.common.ids import CheckpointId
+from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream.state import ListStateDescriptor
+from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
+from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
+
+
+class AssignTimestampsOperator(Operator):
+    """Watermarks of the input are dropped, except the one that ends all time."""
+
+    STATE_NAME = "tidegate.timestamps"
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        strategy = context.node.spec.user_function
+        self._strategy = strategy
+        self._producer = WatermarkProducer(strategy, context.clock.now_ms())
+        self._extract = strategy.timestamp_function
+        self._idle = False
+
+    def open(self) -> None:
+        c = self.context
+        self._state = c.operator_state.get_union_list_state(ListStateDescriptor(self.STATE_NAME))
+        restored = list(self._state.get())
+        mine = [progress for subtask, progress in restored if subtask == c.subtask]
+        if len(restored) == c.parallelism and mine:
+            self._producer.restore(mine[0])
+        elif restored:  # rescaled: the slowest of all counts
+            self._producer.restore(min((p for _, p in restored), key=lambda p: p[0]))
+
+    def process(self, batch: RecordBatch) -> None:
+        now = self.context.clock.now_ms()
+        stamps = batch.timestamps
+        if self._extract is not None:
+            extract = self._extract
+            rest = iter(batch.values)
+            old = stamps if stamps is not None else repeat(MIN_WATERMARK, len(batch.values))
+            try:
+                stamps = [extract(v, t) for v, t in zip(rest, old, strict=True)]
+                if set(map(type, stamps)) != {int}:
+                    stamps = list(map(int, stamps))
+            except Exception as error:
+                self.fail_at("extract_timestamp()", error, batch.values, rest)
+        stamped = RecordBatch(batch.values, stamps)
+        self._producer.on_batch(stamps, now)
+        if self._idle:
+            self._idle = False
+            self.output_status(False)
+        if not self._producer.asks_about_records or stamps is None:
+            self.output(stamped)
+            return
+        start = 0
+        rest = iter(batch.values)
+        try:
+            for i, value in enumerate(rest):
+                if self._producer.on_record(value, stamps[i]):
+                    self.output(stamped.slice(start, i + 1))
+                    start = i + 1
+                    self._emit_watermark(now)
+        except Exception as error:
+            self.fail_at("on_event() of the watermark generator", error, batch.values, rest)
+        if start < len(stamped):
+            self.output(stamped.slice(start, len(stamped)))
+
+    @property
+    def periodic(self) -> bool:
+        return self._producer.produces
+
+    def on_periodic(self, now_ms: float) -> None:
+        self._producer.on_periodic()
+        if self.current_watermark < MAX_WATERMARK:
+            self._emit_watermark(now_ms)
+
+    def _emit_watermark(self, now_ms: float) -> None:
+        watermark, idle = combined([self._producer], now_ms)
+        if watermark is not None and watermark > self.current_watermark:
+            self.current_watermark = watermark
+            self.output_watermark(watermark)
+        if idle != self._idle:
+            self._idle = idle
+            self.output_status(idle)
+
+    def process_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_WATERMARK:
+            self.current_watermark = timestamp
+            self.output_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Idleness is decided here, not upstream."""
+
+    def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        self._state.update([(self.context.subtask, self._producer.state())])

@@ -1,0 +1,118 @@
+"""Time in one task: the watermark over its inputs, the timers of its head, periodic watermarks. No I/O.
+
+A watermark may make a great many timers due. They are fired in bounded portions: the watermark stays *pending*, no
+further input is taken, and it is sent on when the last of them has fired. A snapshot taken meanwhile holds the timers
+that are left, and the watermark, which fires them after a recovery.
+"""
+
+from __future__ import annotations
+
+from tidegate.datastream.state import ListStateDescriptor
+from tidegate.network.channels import InputChannel
+from tidegate.network.elements import MIN_WATERMARK, Watermark, WatermarkStatus
+from tidegate.taskmanager.chain import OperatorChain
+from tidegate.taskmanager.watermark_valve import ChannelProgress, WatermarkValve
+
+_TIMERS_AT_ONCE = 256
+
+
+class TaskTime:
+    STATE_NAME = "tidegate.watermarks"
+
+    def __init__(
+        self, chain: OperatorChain, inputs: list[InputChannel], input_names: list[str], subtask: int, interval_ms: float
+    ) -> None:
+        self._head = chain.head
+        self._periodic = chain.periodic if interval_ms > 0 else []
+        self._interval = interval_ms
+        self._next_periodic = 0.0
+        self._valve = WatermarkValve(len(inputs))
+        self._names = input_names  # of the input channels, stable across restarts
+        self._subtask = subtask
+        self._pending: int | None = None  # watermark whose timers are being fired
+        self._state = self._head.context.operator_state.get_union_list_state(ListStateDescriptor(self.STATE_NAME))
+
+    @property
+    def pending(self) -> bool:
+        """A watermark is being worked off: take no input, call `advance` when the task can emit."""
+        return self._pending is not None
+
+    def on_element(self, channel: int, element: Watermark | WatermarkStatus) -> None:
+        if isinstance(element, Watermark):
+            progress = self._valve.on_watermark(channel, element.timestamp)
+        else:
+            progress = self._valve.on_status(channel, element.idle)
+        if progress.watermark is not None:
+            self._begin(progress.watermark)
+        if progress.idle is not None:
+            self._head.process_status(progress.idle)
+
+    def _begin(self, watermark: int) -> None:
+        self._head.current_watermark = watermark
+        if self._head.fire_event_timers(0):
+            self._head.process_watermark(watermark)
+        else:
+            self._pending = watermark
+
+    def advance(self) -> None:
+        """Fire a portion of the timers that the pending watermark makes due."""
+        if self._pending is not None and self._head.fire_event_timers(_TIMERS_AT_ONCE):
+            watermark, self._pending = self._pending, None
+            self._head.process_watermark(watermark)
+
+    def tick(self, now_ms: float, can_emit: bool) -> bool:
+        """Periodic watermarks and processing-time timers. True: something was done."""
+        worked = False
+        if self._periodic and now_ms >= self._next_periodic:
+            self._next_periodic = now_ms + self._interval
+            for operator in self._periodic:
+                operator.on_periodic(now_ms)
+            worked = True
+        due = self._head.next_processing_timer()
+        if due is not None and due <= now_ms and can_emit:
+            self._head.fire_processing_timers(now_ms, _TIMERS_AT_ONCE)
+            worked = True
+        return worked
+
+    def next_deadline(self, can_emit: bool) -> float | None:
+        times: list[float] = []
+        if self._periodic:
+            times.append(self._next_periodic)
+        due = self._head.next_processing_timer()
+        if due is not None and can_emit:
+            times.append(float(due))
+        return min(times, default=None)
+
+    # ------------------------------------------------------------ snapshots
+    def save(self, drained: bool = False) -> None:
+        """Bring the state up to date; called in the synchronous part of a snapshot. Nothing for jobs without time.
+
+        `drained`: time has come to its end only because the job was stopped; a job that goes on from there has a time
+        of its own."""
+        if drained:
+            self._state.clear()
+            return
+        watermark = self._head.current_watermark
+        channels = {name: (c.watermark, c.idle) for name, c in zip(self._names, self._valve.channels, strict=True)}
+        if watermark > MIN_WATERMARK or any(c != (MIN_WATERMARK, False) for c in channels.values()):
+            self._state.update([(self._subtask, watermark, channels)])
+        else:
+            self._state.clear()
+
+    def restore(self, parallelism: int) -> None:
+        """After the head is open. With another parallelism than before, the lowest watermark of all subtasks counts:
+        nothing becomes late that was not."""
+        entries = {subtask: (watermark, channels) for subtask, watermark, channels in self._state.get()}
+        if not entries:
+            return
+        mine = entries.get(self._subtask) if len(entries) == parallelism else None
+        watermark = mine[0] if mine is not None else min(w for w, _ in entries.values())
+        if mine is not None and mine[1].keys() == set(self._names):
+            self._valve.channels = [ChannelProgress(*mine[1][name]) for name in self._names]
+            self._valve.watermark = watermark
+            self._valve.idle = bool(self._names) and all(c.idle for c in self._valve.channels)
+            for channel in self._valve.channels:
+                channel.caught_up = channel.watermark >= watermark
+        if watermark > MIN_WATERMARK:
+            self._head.current_watermark = watermark
+            self._pending = watermark

@@ -1,0 +1,61 @@
+"""A job's REST port and its entry in the registry, opened on a thread of its own so that no job starts later for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+from tidegate.web.registry import JobRecord, process_start, publish, withdraw
+from tidegate.web.rest import JobControl, RestServer
+
+log = logging.getLogger("tidegate.rest")
+
+
+class JobPort:
+    """`open` once, `close` once, in this order. A port that cannot be opened is a warning, never a failure of the
+    job."""
+
+    def __init__(
+        self, control: JobControl, job_id: str, job_name: str, started_ms: float, host: str, port: int
+    ) -> None:
+        self._server = RestServer(control, host, port)
+        self._job_id = job_id
+        self._job_name = job_name
+        self._started_ms = started_ms
+        self._file: Path | None = None
+        self._thread = threading.Thread(target=self._open, name="tidegate-rest-open", daemon=True)
+        self.url = ""
+
+    def open(self) -> None:
+        self._thread.start()
+
+    def _open(self) -> None:
+        try:
+            self.url = self._server.start()
+            pid = os.getpid()
+            self._file = publish(
+                JobRecord(
+                    job_id=self._job_id,
+                    job_name=self._job_name,
+                    pid=pid,
+                    process_start=process_start(pid),
+                    url=self.url,
+                    token=self._server.token,
+                    started_ms=int(self._started_ms),
+                )
+            )
+        except OSError as error:
+            log.warning(
+                "job %s: it cannot be reached by the tidegate command, its REST port could not be opened: %s",
+                self._job_name,
+                error,
+            )
+
+    def close(self) -> None:
+        """Calls that wait for the end of the job get their answer first."""
+        self._thread.join()
+        if self._file is not None:
+            withdraw(self._file)
+        self._server.close()
