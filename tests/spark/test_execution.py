@@ -273,6 +273,7 @@ def test_two_jobs_at_once_on_one_session(make_env: MakeEnv) -> None:
     endless(env).add_sink(lambda n: None)
     client = env.execute_async()
     try:
+        wait_until(lambda: client.get_job_status().result() is JobStatus.RUNNING)
         assert sorted(numbers(other, 50).execute_and_collect()) == list(range(50))
         assert client.get_job_status().result() is JobStatus.RUNNING
     finally:
