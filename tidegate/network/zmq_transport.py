@@ -113,7 +113,7 @@ class ZmqTransport:
         sequence = self._sent[to]
         self._sent[to] = sequence + 1
         header = encode_header(frame._replace(sequence=sequence))
-        self._peers[to].send_multipart((header, frame.payload), zmq.NOBLOCK, copy=len(frame.payload) < 65536)
+        self._peers[to].send_multipart((header, frame.payload), zmq.NOBLOCK)
 
     def receive(self) -> list[Frame]:
         frames: list[Frame] = []
