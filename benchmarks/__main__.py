@@ -17,6 +17,7 @@ ALL = (
     "state_snapshots",
     "rocksdb",
     "savepoints",
+    "windows",
 )
 
 

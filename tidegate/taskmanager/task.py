@@ -136,7 +136,8 @@ class Task:
         source = self.chain.source
         if self._works:
             can_emit = self.can_emit
-            times.append(self._time.next_deadline(can_emit))
+            if self.state is TaskState.RUNNING:
+                times.append(self._time.next_deadline(can_emit))
             times.append(self.chain.next_deadline())
             # What cannot be emitted now is no reason to wake up: the credit that allows it is.
             if source is not None and self.state is TaskState.RUNNING and can_emit and not self._ending:
@@ -271,7 +272,7 @@ class Task:
     def tick(self, now_ms: float) -> bool:
         """Alignment timeouts, periodic watermarks, processing-time timers. True: something was emitted."""
         worked = False
-        if self._works:
+        if self._works and self.state is TaskState.RUNNING:  # timers that are left at the end of data never fire
             worked = self._time.tick(now_ms, self.can_emit)
         if self._handler is not None:
             self._apply(self._handler.tick(now_ms), now_ms)

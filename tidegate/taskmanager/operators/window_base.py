@@ -48,7 +48,6 @@ class BaseWindowOperator(KeyedOperator):
         self.assigner = spec.assigner
         self.event_time: bool = spec.assigner.is_event_time()
         self.lateness: int = spec.allowed_lateness_ms if self.event_time else 0
-        self.late_records_dropped = 0  # since the attempt began
         self.values: list[Any] = []  # results of the call under way
         self.stamps: list[int] = []
         self.late_values: list[Any] = []
@@ -64,6 +63,7 @@ class BaseWindowOperator(KeyedOperator):
                     "operator a new uid and leave the old windows behind"
                 )
         super().open()
+        self._late_dropped = self.runtime_context.get_metrics_group().counter("numLateRecordsDropped")
         self._context = WindowContext(self)
         self._call = self._window_function()
         self._clear = None
@@ -132,7 +132,7 @@ class BaseWindowOperator(KeyedOperator):
             values, stamps = self.late_values, self.late_stamps
             self.late_values, self.late_stamps = [], []
             if self.spec.late_tag is None:
-                self.late_records_dropped += len(values)
+                self._late_dropped.inc(len(values))
             else:
                 late = self.side_outputs.get(self.spec.late_tag.tag_id)
                 if late is not None:
