@@ -88,7 +88,8 @@ def test_a_failure_in_the_middle_changes_nothing(
     kind: Kind, backend: dict[str, Any], steps: list[Step], data: st.DataObject, parallelism: int, every: int
 ) -> None:
     if kind.name.startswith("continuous"):
-        return  # its early firings depend on when watermarks come, which a recovery changes; see the closing note
+        # Open: after a recovery an early firing was [20, 36] where the model has [20]; the cause is not known yet.
+        pytest.skip("early firings of continuous triggers differ after a recovery: not explained yet")
     items = sum(not isinstance(step, Wait) for step in steps)
     restarts = check(
         kind,
