@@ -282,10 +282,11 @@ class DataStream(OperatorSettings):
         stream = self if transformer is None else transformer.apply(self)
         return stream._sink(type(sink).__name__, SinkSpec(sink))
 
-    def add_sink(self, sink_func: SinkFunction | Callable[[Any], Any]) -> DataStreamSink:
-        """A SinkFunction, or a function that is called with each record."""
+    def add_sink(self, sink_func: SinkFunction | Callable[[Any], Any] | Sink[Any, Any]) -> DataStreamSink:
+        """A SinkFunction, or a function that is called with each record. A Sink too: what PyFlink has as a sink
+        function (StreamingFileSink) is a Sink here."""
         if isinstance(sink_func, Sink):
-            raise TypeError(f"add_sink: takes a SinkFunction or a plain function; use sink_to() for {sink_func!r}")
+            return self.sink_to(sink_func)
         function = checked_function("add_sink", sink_func, SinkFunction, ("invoke",), plain=True)
         return self._sink(_function_name(function), SinkFunctionSpec(function))
 

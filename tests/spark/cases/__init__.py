@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.spark.cases import connected, keyed, partitioning, single, sources_and_types
+from tests.spark.cases import connected, keyed, outside_calls, partitioning, single, sources_and_types, timed
 from tests.spark.cases.case import ApiCase
 
 ALL_CASES: list[ApiCase] = [
@@ -11,4 +11,6 @@ ALL_CASES: list[ApiCase] = [
     *keyed.CASES,
     *connected.CASES,
     *sources_and_types.CASES,
+    *timed.CASES,
+    *outside_calls.CASES,
 ]

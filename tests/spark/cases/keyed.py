@@ -150,9 +150,9 @@ class MapTally(KeyedProcessFunction):
 
 class ReducingTotal(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
-        self.total = runtime_context.get_reducing_state(
-            ReducingStateDescriptor("total", lambda a, b: a + b, Types.LONG())
-        )
+        descriptor = ReducingStateDescriptor("total", lambda a, b: a + b, Types.LONG())
+        assert descriptor.get_reduce_function().reduce(1, 2) == 3
+        self.total = runtime_context.get_reducing_state(descriptor)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         self.total.add(value[1])
@@ -175,7 +175,9 @@ class Mean(AggregateFunction):
 
 class AggregatingMean(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
-        self.mean = runtime_context.get_aggregating_state(AggregatingStateDescriptor("mean", Mean()))
+        descriptor = AggregatingStateDescriptor("mean", Mean())
+        assert isinstance(descriptor.get_agg_function(), Mean)
+        self.mean = runtime_context.get_aggregating_state(descriptor)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         self.mean.add(value[1])
