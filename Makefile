@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-SOURCES := tidegate tests examples benchmarks
+JOBS ?= 2
+SOURCES := tidegate pyspark_tidegate tests examples benchmarks
 
 .PHONY: help setup demo test lint format typecheck unit bench soak lock docs api-report clean
 
@@ -22,14 +23,15 @@ $(READY): pyproject.toml requirements.lock scripts/check_java.sh
 		exit 1; }
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e . --config-settings editable_mode=compat
 	@touch $(READY)
 
 demo: setup  ## run the demo on local Spark
 	$(PY) examples/demo.py
 
 test: lint  ## lint, types and all tests
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -m "not spark" -n $(JOBS)
+	$(PY) -m pytest -q -m spark
 
 lint: setup  ## ruff and mypy
 	$(PY) -m ruff check $(SOURCES)
