@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.verify import check, check_output, check_state
+from tests.simulation.verify import check, check_counted, check_output, check_state
 from tidegate.common.ids import CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.storage.cleanup import checkpoint_files
@@ -28,13 +28,22 @@ def check_end(sim: Simulation) -> int:
     # A job that had to fall back to an older checkpoint repeats what was committed since.
     exactly_once = sim.scenario.runtime.exactly_once and not sim.faults.corrupted
     exact = {"transactional"} if sim.run_number else {"transactional", "collect"}  # a client dies with its driver
-    doubled = check_output(sim.job, visible, exact if exactly_once else set(), complete)
+    in_order = sim.restarts is None or sim.restarts.in_order
+    doubled = check_output(sim.job, visible, exact if exactly_once else set(), complete, in_order)
     if complete and sim.scenario.runtime.exactly_once:
-        check_state(sim.job, sim.world.state)
+        check_state(sim.job, sim.world.state, in_order)
+        check_counted(sim.job, sim.world.counted)
+    check_run(sim)
+    return doubled
+
+
+def check_run(sim: Simulation) -> None:
+    """At the end of each run of the driver that was not killed."""
     unanswered = [request for request, answers in sim.requests.items() if answers != 1]
     check(not unanswered, f"checkpoint requests {unanswered} were answered {sim.requests} times")
     _check_storage(sim)
-    return doubled
+    if sim.restarts is not None:
+        sim.restarts.check_savepoints()
 
 
 def check_retained(sim: Simulation) -> None:

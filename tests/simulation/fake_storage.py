@@ -106,6 +106,16 @@ class FakeStorage(FileSystemStorage):
         super().__init__("/fake", job_id, min_file_size=min_file_size)
         self.fake_files = FakeFiles()
         self.write_delay_ms: Callable[[CheckpointId, VertexId, SubtaskIndex], float] = lambda *_: 0.0
+        self._folders: dict[str, FakeFiles] = {}
+
+    def folder(self, uri: str) -> FakeFiles:
+        """Of a savepoint: beside the job's own directory."""
+        if uri == self.root:
+            return self.fake_files
+        if uri not in self._folders:
+            self._folders[uri] = FakeFiles()
+            self._folders[uri].fault = lambda operation, path: self.fake_files.fault(operation, path)
+        return self._folders[uri]
 
     def files(self) -> Files:
         return self.fake_files
@@ -120,11 +130,11 @@ class FakeStorage(FileSystemStorage):
 class FakeWorkerStorage(FileSystemWorkerStorage):
     def __init__(self, storage: FakeStorage) -> None:
         super().__init__(storage._location, storage._min_file_size)
-        object.__setattr__(self, "_fake_files", storage.fake_files)
+        object.__setattr__(self, "_fake_storage", storage)
 
     def _files(self, location: StorageLocation) -> Files:
-        files: Files = self._fake_files  # type: ignore[attr-defined]
-        return files
+        storage: FakeStorage = self._fake_storage  # type: ignore[attr-defined]
+        return storage.folder(str(location))
 
     def source(self, root: str = "") -> FileStateSource:
-        return FileStateSource(self._files(self.job_directory))
+        return FileStateSource(self._files(StorageLocation.parse(root) if root else self.job_directory))

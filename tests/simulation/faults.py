@@ -39,12 +39,20 @@ class FaultPlan:
         if scenario.checkpoints is not None:
             for i in range(rng.choice((0, 0, 1, 2))):
                 self._plan(lambda i=i: self._request(i), 600)
+        if sim.restarts is not None:
+            for _ in range(rng.choice((1, 2, 2, 3))):
+                checkpointing = scenario.runtime.checkpointing
+                strike = sim.restarts.crash if rng.random() < 0.6 and checkpointing else sim.restarts.stop
+                if rng.random() < 0.8 and checkpointing:  # most when there is something to start from
+                    self._armed.append((rng.randint(1, 4), strike))
+                else:
+                    self._plan(strike, 600 if checkpointing else 200)
         if scenario.faulty:
             self._plan_faults(scenario)
 
     def _plan(self, strike: Any, within: int) -> None:
         """At a random step, or some time after a number of checkpoints are complete."""
-        if self._rng.random() < 0.5 and self._sim.scenario.checkpoints is not None:
+        if self._rng.random() < 0.5 and self._sim.scenario.runtime.checkpointing:
             self._armed.append((self._rng.randint(1, 3), strike))
             return
         self._planned.setdefault(self._rng.randint(1, within), []).append(strike)
@@ -72,15 +80,20 @@ class FaultPlan:
         if rng.random() < 0.04:
             self._plan(self._cancel, within)
         files = getattr(sim.storage, "fake_files", None)
-        if files is not None and rng.random() < 0.15:
-            claim = rng.random() < 0.5
-            self._plan(lambda: sim.crash_driver(claim), within)
-        elif files is not None and rng.random() < 0.05:
-            self._plan(self._corrupt, within)
+        if files is not None and sim.restarts is None:
+            self._plan_driver_faults(within)
         if files is not None and rng.random() < 0.5:
             self._storage_faults_left = rng.randint(1, 6)
             self._storage_fault_rate = rng.choice((0.02, 0.05, 0.2))
             files.fault = self._storage_fault
+
+    def _plan_driver_faults(self, within: int) -> None:
+        rng, sim = self._rng, self._sim
+        if rng.random() < 0.15:
+            claim = rng.random() < 0.5
+            self._plan(lambda: sim.crash_driver(claim), within)
+        elif rng.random() < 0.05:
+            self._plan(self._corrupt, within)
 
     # ------------------------------------------------------------ strikes
     def strike(self) -> None:
@@ -134,11 +147,13 @@ class FaultPlan:
     def _request(self, number: int) -> None:
         sim = self._sim
         savepoint = self._rng.random() < 0.6
+        target = ""
         if savepoint:
             self._savepoint_requests.add(number)
+            target = sim.restarts.new_target() if sim.restarts is not None else ""
         sim.requests[number] = 0
         sim.trace(f"the user asks for a {'savepoint' if savepoint else 'checkpoint'}")
-        sim._master_event(lambda now: sim.master.on_checkpoint_request(number, savepoint, now))
+        sim._master_event(lambda now: sim.master.on_checkpoint_request(number, savepoint, now, target))
 
     def request_done(self, number: int, checkpoint_id: int) -> None:
         if number in self._savepoint_requests:
@@ -188,8 +203,8 @@ class FaultPlan:
     # ------------------------------------------------------------ what may be declined
     def check_decline(self, message: DeclineCheckpoint) -> None:
         injected = "the test says so" in message.detail or "InjectedFault" in message.detail
-        # A task that has ended has deleted its database: the write of a checkpoint aborted long ago then fails.
+        # A task that has ended has deleted its database: the write of an aborted checkpoint or savepoint then fails.
         coordinator = self._sim.coordinator
         over = coordinator is not None and message.checkpoint_id not in coordinator.in_progress
-        late = over and "the snapshot of the RocksDB database" in message.detail
+        late = over and "the RocksDB database" in message.detail
         verify.check(injected or late, f"a task declined a checkpoint by itself: {message.reason}: {message.detail}")

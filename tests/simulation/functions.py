@@ -291,23 +291,41 @@ class KeyedCoCount(KeyedCoProcessFunction, KeyedStates):
 
 
 class SubtaskCount(MapFunction, CheckpointedFunction):
-    """Operator state: counts the records of its subtask; the list grows an item at a time."""
+    """Operator state: counts the records of its subtask; the list grows an item at a time. Beside it, in a union list,
+    the count of every subtask."""
 
     def __init__(self, operator: str) -> None:
-        self._operator = operator
+        self.operator = operator
 
     def initialize_state(self, context: Any) -> None:
-        self._state = context.get_operator_state_store().get_list_state(ListStateDescriptor("counted"))
-        self._count = sum(self._state.get())
+        store = context.get_operator_state_store()
+        self._state = store.get_list_state(ListStateDescriptor("counted"))
+        self._all = store.get_union_list_state(ListStateDescriptor("all"))
+        self._count = self._restored = sum(self._state.get())
+        self._restored_by_all = sum(self._all.get())
 
     def open(self, runtime_context: Any) -> None:
-        self._subtask = runtime_context.get_index_of_this_subtask()
+        subtask, epoch = runtime_context.get_index_of_this_subtask(), current().epoch
+        self._who = f"subtask {subtask}" + (f" of epoch {epoch}" if epoch else "")
 
     def snapshot_state(self, context: Any) -> None:
         self._state.update([1] * self._count)
+        self._all.update([self._count])
 
     def map(self, value: Record) -> Record:
         current().on_record()
         self._count += 1
         ident, notes = value
-        return ident, (*notes, (self._operator, f"subtask {self._subtask}", self._count))
+        return ident, (*notes, (self.operator, self._who, self._count))
+
+    def dump(self) -> Counted:
+        return Counted(self._count, self._count - self._restored, self._restored_by_all)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a `SubtaskCount` knows at the end."""
+
+    count: int
+    since_restore: int
+    restored_by_all: int  # the counts of all subtasks together

@@ -36,6 +36,7 @@ class Transaction:
         self.rows = rows
         self.checkpoint: int | None = None  # the one that it was prepared for, None: at the end of the job
         self.committed = False
+        self.undone = False  # the user has removed it from the target
 
 
 class OutsideWorld:
@@ -58,6 +59,9 @@ class OutsideWorld:
         self.failed_commits = 0
         self.broken: str | None = None  # the first promise that was seen to be broken
         self.state: dict[tuple[str, int], dict[Any, Any]] = {}  # (operator, subtask) -> key -> its state at the end
+        self.counted: dict[tuple[str, int], Any] = {}  # (operator, subtask) -> functions.Counted at the end
+        self.epoch = 0  # how often the parallelism was changed
+        self.drained_runs: set[int] = set()  # of the driver, which ended with a drain
 
     # ------------------------------------------------------------ faults in user code
     def on_record(self) -> None:
@@ -95,12 +99,21 @@ class OutsideWorld:
         transaction = self.transactions.get(name)
         if transaction is None:
             self.break_promise(f"commit of {name}, which was never staged")
+        if transaction.undone:
+            return  # by a worker of the old run that is not dead yet; the new one cannot know of it
         if self.checkpointing and not self._covered(transaction):
             self.break_promise(
                 f"{name} was committed although checkpoint {transaction.checkpoint} of attempt {transaction.attempt}, "
                 f"which holds it, and no later one of that attempt is complete (complete: {self.completed})"
             )
         transaction.committed = True
+
+    def rewind(self, checkpoint_id: int) -> None:
+        """The job will go on from a point that is not the latest one. What was committed since will come again: its
+        user removes it from the target first."""
+        for transaction in self.transactions.values():
+            if transaction.checkpoint is None or transaction.checkpoint > checkpoint_id:
+                transaction.committed, transaction.undone = False, True
 
     def break_promise(self, message: str) -> NoReturn:
         """Noted as well as raised: what calls this may swallow the exception."""

@@ -12,14 +12,13 @@ from tests.simulation import functions as f
 from tests.simulation import sinks
 from tests.simulation.functions import Hash
 from tests.simulation.outside_world import Ident
+from tests.simulation.program import Program
 from tidegate.common.watermark_strategy import WatermarkStrategy
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors.collect import CollectSink
 from tidegate.datastream.connectors.number_seq import NumberSequenceSource
 from tidegate.datastream.output_tag import OutputTag
-from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
-from tidegate.graph.splits import make_splits
 
 MAX_RECORDS = 160  # on any stream; an operator that would make more is left out
 Order = tuple[tuple[Hash, int], ...] | None
@@ -81,7 +80,10 @@ class RandomJob:
     keyed: list[ExpectedKeyed]
     long: bool  # many records and keys, slowly
     note_depths: dict[str, dict[int, int]]  # operator -> source -> length of the idents when the operator noted them
+    counted: dict[str, int]  # operator that counts by subtask -> records that it sees
+    program: Program
     description: list[str] = field(default_factory=list)
+    watermark_interval_ms: float = 200.0
 
 
 @dataclass
@@ -98,7 +100,10 @@ def _joined(a: _Stream, b: _Stream) -> dict[int, Order]:
 
 
 class JobBuilder:
-    """`build` draws everything from the one random generator."""
+    """`build` draws everything from the one random generator. `rescalable`: the job will be resumed at another
+    parallelism."""
+
+    rescalable = False
 
     def __init__(self, rng: random.Random, size: int = 3, max_parallelism: int = 3) -> None:
         self._rng = rng
@@ -106,7 +111,7 @@ class JobBuilder:
         self._widest = rng.randint(1, max_parallelism)
         self._env = StreamExecutionEnvironment.get_execution_environment()
         self._env.set_parallelism(1)
-        self._env.set_max_parallelism(rng.choice((4, 8, 128)))
+        self._max_parallelism = rng.choice((4, 8, 128))
         self._env.set_buffer_timeout(rng.choice((-1, 0, 1, 5, 100)))
         if rng.random() < 0.3:
             self._env.disable_operator_chaining()
@@ -116,6 +121,7 @@ class JobBuilder:
         self._sinks: list[ExpectedSink] = []
         self._keyed: list[ExpectedKeyed] = []
         self._note_depths: dict[str, dict[int, int]] = {}
+        self._counted: dict[str, int] = {}
         self._log: list[str] = []
         self._groups = rng.random() < 0.15
 
@@ -130,9 +136,20 @@ class JobBuilder:
             open_streams.append(self._union(open_streams.pop(), open_streams.pop()))
         for stream in open_streams:
             self._sink(stream)
-        built = build_job_graph(self._env._operators, self._env._graph_settings(), "simulated", "0" * 32)
+        if not self.rescalable or rng.random() < 0.7:  # otherwise it is derived
+            self._env.set_max_parallelism(self._max_parallelism)
+        program = Program(self._env)
+        if self.rescalable:
+            program.name_operators()
         return RandomJob(
-            make_splits(built.job_graph), self._sinks, self._keyed, self._long, self._note_depths, self._log
+            program.graph(),
+            self._sinks,
+            self._keyed,
+            self._long,
+            self._note_depths,
+            self._counted,
+            program,
+            self._log,
         )
 
     # ------------------------------------------------------------ parts
@@ -241,6 +258,7 @@ class JobBuilder:
     def _count_by_subtask(self, s: _Stream) -> _Stream:
         s, name = self._exchange(s), self._name("subtasks")
         self._note_depths[name] = depths(s.idents)
+        self._counted[name] = sum(s.idents.values())
         return self._after(s, s.stream.map(f.SubtaskCount(name)), name)
 
     def _union(self, a: _Stream, b: _Stream) -> _Stream:

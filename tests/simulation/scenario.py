@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +30,11 @@ class Mode(enum.Enum):
 class Variation(enum.Enum):
     PLAIN = "plain"
     ROCKSDB = "rocksdb"  # keyed state in real databases, below a temporary folder
+    RESCALE = "rescale"  # stopped or killed, and resumed at another parallelism (`restarts.py`), on either backend
+    TIME = "time"  # watermarks, timers and windows (`time_jobs.py`), on either backend
 
 
+IN_ROCKSDB = {Variation.ROCKSDB: 1.0, Variation.RESCALE: 0.3, Variation.TIME: 0.04}  # share of the jobs
 _ALIGNMENT = {
     Mode.ALIGNED: Alignment.ALIGNED,
     Mode.CONCURRENT: Alignment.ALIGNED,
@@ -83,22 +87,27 @@ class Scenario:
 def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Variation.PLAIN) -> Scenario:
     prefix = "" if variation is Variation.PLAIN else f"{variation.value}/"
     rng = random.Random(f"{prefix}{mode.value}/{faulty}/{seed}")
-    job = JobBuilder(rng, size=rng.choice((2, 3, 4))).build()
+    builder = _builder(variation)(rng, size=rng.choice((2, 3, 4)))
+    builder.rescalable = rescale = variation is Variation.RESCALE
+    job = builder.build()
     checkpoints = None if mode is Mode.NONE else _checkpoints(rng, mode, job.long)
+    if rescale and mode is Mode.NONE:
+        checkpoints = CheckpointSettings(interval_ms=math.inf)  # savepoints only
     runtime = RuntimeSettings(
         batch_size=rng.randint(1, 2 if job.long else 5),
         credits_per_channel=rng.randint(1, 3),
         max_batch_bytes=rng.choice((60, 1 << 20)),
-        checkpointing=checkpoints is not None,
+        checkpointing=mode is not Mode.NONE,
         exactly_once=mode is not Mode.AT_LEAST_ONCE,
         max_increments=10 if job.long else rng.choice((0, 1, 3, 10)),
         commit_retries=rng.choice((0, 1, 3)),
         commit_backoff_ms=0.0,
-        state_backend=ROCKSDB if variation is Variation.ROCKSDB else HASHMAP,
+        watermark_interval_ms=job.watermark_interval_ms,
+        state_backend=_backend(rng, variation),
     )
     storage: Any = None
     if checkpoints is not None:
-        if rng.random() < 0.15:
+        if not rescale and rng.random() < 0.15:
             storage = JobManagerStorage()
         else:
             storage = FakeStorage(min_file_size=rng.choice((0, 0, 150)))
@@ -135,6 +144,19 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         check_every=20,
         variation=variation,
     )
+
+
+def _builder(variation: Variation) -> type[JobBuilder]:
+    if variation is not Variation.TIME:
+        return JobBuilder
+    from tests.simulation.time_jobs import TimeJobBuilder  # brings the model of the windows with it
+
+    return TimeJobBuilder
+
+
+def _backend(rng: random.Random, variation: Variation) -> str:
+    share = IN_ROCKSDB.get(variation, 0.0)
+    return ROCKSDB if share == 1.0 or (share and rng.random() < share) else HASHMAP
 
 
 def _checkpoints(rng: random.Random, mode: Mode, long: bool) -> CheckpointSettings:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.coroutines import run_to_end
-from tests.simulation.functions import KeyedStates
+from tests.simulation.functions import KeyedStates, SubtaskCount
 from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
 from tests.simulation.pools import Link
 from tidegate.common.errors import SnapshotError
@@ -204,6 +204,8 @@ class SimSlot:
                 if isinstance(function, KeyedStates):
                     state = function.dump(operator.context.keyed)
                     self.sim.world.state[function.operator, task.subtask] = state
+                elif isinstance(function, SubtaskCount):
+                    self.sim.world.counted[function.operator, task.subtask] = function.dump()
 
     def on_frame(self, frame: Any) -> None:
         if not self.working:

@@ -6,7 +6,7 @@ import dataclasses
 import pickle
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ from tests.simulation.local_databases import LocalDatabases
 from tests.simulation.outside_world import BrokenPromise, OutsideWorld, SimulatedCrash
 from tests.simulation.pools import Event, Link, Pool
 from tests.simulation.random_job import RandomJob
-from tests.simulation.scenario import Scenario
+from tests.simulation.restarts import Restarts
+from tests.simulation.scenario import Scenario, Variation
 from tests.simulation.sim_clock import SimClock
 from tests.simulation.sim_slot import LOST, AsyncWork, Life, SimSlot, check_credits
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
@@ -25,6 +26,7 @@ from tidegate.jobmanager.instructions import (
     CancelGang,
     CheckpointRequestDone,
     DeleteOrphans,
+    DeleteSavepoint,
     DeleteState,
     DeliverResults,
     Instruction,
@@ -50,6 +52,7 @@ from tidegate.protocol.messages import (
 )
 from tidegate.state.factory import ROCKSDB
 from tidegate.storage.cleanup import Deletion
+from tidegate.storage.savepoint_format import write_savepoint_metadata
 from tidegate.taskmanager.deployment import SlotPlan
 
 MAX_STEPS = 60_000
@@ -67,8 +70,10 @@ class Simulation:
         self.rng: random.Random = scenario.rng
         self.clock = SimClock()
         self.world = OutsideWorld(self.rng, self.clock)
-        self.world.checkpointing = scenario.checkpoints is not None
+        self.world.checkpointing = scenario.runtime.checkpointing
         self.job: RandomJob = scenario.job
+        self.graph = scenario.job.graph  # as it runs
+        self.runtime = scenario.runtime
         self.job_settings = scenario.job_settings
         self.lines: list[str] | None = [] if trace else None
         # Everything that may happen next, by kind.
@@ -86,9 +91,7 @@ class Simulation:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.storage = scenario.storage
         self.worker_storage = None if self.storage is None else self.storage.worker_storage()
-        self.databases: LocalDatabases | None = None
-        if scenario.runtime.state_backend == ROCKSDB:
-            self.databases = LocalDatabases()
+        self.databases: LocalDatabases | None = None  # made when the first one is needed
         self.gangs: dict[AttemptNumber, list[SimSlot]] = {}
         self.processes: dict[str, SimSlot] = {}
         self.ended: JobEnded | None = None
@@ -97,6 +100,7 @@ class Simulation:
         self.attempt_of: dict[int, tuple[int, int]] = {}  # checkpoint with metadata -> (run of the driver, attempt)
         self.requests: dict[int, int] = {}  # request -> answers
         self.savepoints: set[int] = set()
+        self.savepoint_attempts: dict[str, tuple[int, int]] = {}  # savepoint with metadata -> as in attempt_of
         self.collected: dict[str, list[tuple[int, Any]]] = {}
         self.restored: set[AttemptNumber] = set()  # attempts that started from a checkpoint
         self.with_channel_state = 0  # checkpoints whose metadata was written and holds in-flight records
@@ -105,17 +109,19 @@ class Simulation:
         self.run_number = 0  # of the driver
         self.inherited: set[CheckpointId] = set()  # completed checkpoints that an earlier driver left behind
         self.coordinator: CheckpointCoordinator | None = None
+        self.restarts = Restarts(self) if scenario.variation is Variation.RESCALE else None
         self.master = self._new_master(None)
         self.faults = FaultPlan(self, scenario)
 
     def _new_master(self, initial: RestorePoint | None) -> JobMaster:
-        scenario, storage, graph = self.scenario, self.storage, self.job.graph
+        scenario, storage, graph = self.scenario, self.storage, self.graph
         self.coordinator = None
         if scenario.checkpoints is not None and storage is not None:
             highest = storage.highest_checkpoint()
             self.coordinator = CheckpointCoordinator(graph, scenario.checkpoints, storage.root, initial, highest)
-        runtime = dataclasses.replace(scenario.runtime, trace=self.lines is not None)
-        if self.databases is not None:
+        runtime = dataclasses.replace(self.runtime, trace=self.lines is not None)
+        if runtime.state_backend == ROCKSDB:
+            self.databases = self.databases or LocalDatabases()
             runtime = dataclasses.replace(runtime, rocksdb=self.databases.settings)
         plan = pickle.dumps(SlotPlan(graph, runtime, None, "" if storage is None else storage.root))
         restart = FixedDelay(1_000, scenario.restart_delay_ms)
@@ -126,7 +132,7 @@ class Simulation:
         outside_world.enter(self.world)
         try:
             self._carry_out(self.master.start(self.clock.now_ms()))
-            while self.ended is None:
+            while self.ended is None or self._goes_on():
                 self.steps += 1
                 if self.steps > MAX_STEPS:
                     raise BrokenPromise(f"the job hangs: {self.describe()}")
@@ -138,14 +144,18 @@ class Simulation:
                     raise BrokenPromise(self.world.broken)
                 if self.scenario.check_every and self.steps % self.scenario.check_every == 0:
                     self.check_invariants()
-            while self.helper.queue:
-                self.helper.pop_and_deliver()
             self.doubled = end_checks.check_end(self)
         finally:
             outside_world.enter(None)
             if self.databases is not None:
                 self.databases.remove()
         return self
+
+    def _goes_on(self) -> bool:
+        """The job has ended; False when that is the end of it."""
+        while self.helper.queue:
+            self.helper.pop_and_deliver()
+        return self.restarts is not None and self.restarts.resume_if_stopped()
 
     def _one_step(self) -> None:
         rng = self.rng
@@ -278,11 +288,13 @@ class Simulation:
                     self._submit(attempt, slots)
                 case CancelGang(attempt):
                     self.later(f"Spark cancels attempt {attempt}", partial(self._kill, self.gangs[attempt]))
-                case WriteMetadata() | DeleteState() | DeleteOrphans():
+                case WriteMetadata() | DeleteState() | DeleteOrphans() | DeleteSavepoint():
                     self.helper.push(instruction)
-                case CheckpointRequestDone(request_id, checkpoint_id, error):
+                case CheckpointRequestDone(request_id, checkpoint_id, error, target):
                     self.requests[request_id] += 1
-                    if error is None and checkpoint_id is not None:
+                    if error is None and checkpoint_id is not None and target and self.restarts is not None:
+                        self.restarts.on_saved(request_id, checkpoint_id, target)
+                    elif error is None and checkpoint_id is not None:
                         self.faults.request_done(request_id, checkpoint_id)
                 case DeliverResults():
                     self._deliver_results(instruction)
@@ -311,8 +323,12 @@ class Simulation:
         if isinstance(instruction, WriteMetadata):
             error: str | None = None
             try:
-                self.storage.write_metadata(instruction.metadata)
-                self.attempt_of[instruction.metadata.checkpoint_id] = self.run_number, instruction.attempt
+                if instruction.target:
+                    write_savepoint_metadata(self.storage.folder(instruction.target), instruction.metadata)
+                    self.savepoint_attempts[instruction.target] = self.run_number, instruction.attempt
+                else:
+                    self.storage.write_metadata(instruction.metadata)
+                    self.attempt_of[instruction.metadata.checkpoint_id] = self.run_number, instruction.attempt
                 self.with_channel_state += bool(instruction.metadata.channels)
             except Exception as failure:
                 error = f"{type(failure).__name__}: {failure}"
@@ -323,6 +339,8 @@ class Simulation:
                     lambda now: self.master.on_metadata_written(attempt, n, error, now)
                 )
                 self.later(f"JM learns of the metadata of checkpoint {n}", answer)
+        elif isinstance(instruction, DeleteSavepoint):
+            self.storage.folder(instruction.target).delete_directory("")
         elif isinstance(instruction, DeleteState):
             self.storage.delete(Deletion(list(instruction.files), list(instruction.directories)))
             end_checks.check_retained(self)
@@ -338,7 +356,7 @@ class Simulation:
     def _deliver_results(self, chunk: DeliverResults) -> None:
         name = next(
             node.name.removeprefix("Sink: ")
-            for vertex in self.job.graph.vertices
+            for vertex in self.graph.vertices
             for node in vertex.operators
             if node.operator_id == chunk.operator_id
         )
@@ -373,8 +391,12 @@ class Simulation:
 
     def crash_driver(self, claim: bool) -> None:
         """The JobManager is gone, and the workers with it. The user starts the job again from the latest checkpoint."""
-        assert self.storage is not None
         self.trace("the driver is killed")
+        self.lose_everything()
+        self.start_again(self.latest_checkpoint(claim))
+
+    def lose_everything(self) -> None:
+        """Nothing of this run of the driver will be heard of again, but for some of its workers' last writes."""
         for slot in self.processes.values():
             slot.life = Life.DEAD
         for work in list(self.async_work):
@@ -386,12 +408,20 @@ class Simulation:
         self.timers.clear()
         self.processes, self.gangs = {}, {}
         self.requests.clear()
-        self.inherited = set(self.storage.completed_checkpoints())
-        found = [self.storage.read_metadata(n) for n in sorted(self.inherited)]
+
+    def latest_checkpoint(self, claim: bool, ignored: Collection[int] = ()) -> RestorePoint | None:
+        assert self.storage is not None
+        found = [self.storage.read_metadata(n) for n in self.storage.completed_checkpoints() if n not in ignored]
         usable = [m for m in found if not m.savepoint]
-        initial = RestorePoint(usable[-1], self.storage.root, owned=claim) if usable else None
+        return RestorePoint(usable[-1], self.storage.root, owned=claim) if usable else None
+
+    def start_again(self, initial: RestorePoint | None) -> None:
+        """A new driver, after `lose_everything`."""
+        self.inherited = set(self.storage.completed_checkpoints())
         latest = initial.checkpoint_id if initial is not None else 0
         self.world.completed = {n: a for n, a in self.attempt_of.items() if n <= latest}
+        self.world.state.clear()  # of subtasks that may be no more
+        self.world.counted.clear()
         self.aborted.clear()
         self.run_number = self.world.run_number = self.run_number + 1
         self.faults.on_new_driver()

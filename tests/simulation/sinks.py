@@ -29,7 +29,14 @@ class TransactionalWriter(SinkWriter[Record, str]):
         self._rows: list[Record] = []
         self._staged: list[str] = []  # since the last prepare_commit
         self._prepared: list[str] = []  # since the last snapshot_state
-        self._ends = sum(context.restored_state)  # how often the input was over, in this and in restored attempts
+        self._parallelism = context.parallelism
+        # How often the input was over, in this and in restored attempts. After a rescale tasks that had come to their
+        # end may do so again, in another number; and the end that a drain makes is not the real one.
+        self._ends = sum(
+            ends
+            for parallelism, run, ends in context.restored_state
+            if parallelism == context.parallelism and run not in current().drained_runs
+        )
 
     def write_batch(self, values: list[Record], timestamps: list[int] | None) -> None:
         self._rows.extend(values)
@@ -56,7 +63,7 @@ class TransactionalWriter(SinkWriter[Record, str]):
         for name in self._prepared:
             current().transactions[name].checkpoint = checkpoint_id
         self._prepared = []
-        return [self._ends]
+        return [(self._parallelism, current().run_number, self._ends)]
 
 
 class TransactionCommitter(Committer[str]):

@@ -9,7 +9,7 @@ import sys
 import time
 
 from tests.simulation.runner import SimulationFailed, run_seed
-from tests.simulation.scenario import Mode
+from tests.simulation.scenario import Mode, Variation
 
 
 def main() -> int:
@@ -17,17 +17,20 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="stop after so long (default: never)")
     parser.add_argument("--first-seed", type=int, help="default: a random one")
     parser.add_argument("--mode", choices=[m.value for m in Mode], help="default: all in turn")
+    parser.add_argument("--variation", choices=[v.value for v in Variation], help="default: all in turn")
     arguments = parser.parse_args()
     modes = [Mode(arguments.mode)] if arguments.mode else list(Mode)
+    variations = [Variation(arguments.variation)] if arguments.variation else list(Variation)
+    kinds = list(itertools.product(variations, modes))
     first = arguments.first_seed if arguments.first_seed is not None else random.SystemRandom().randrange(10**9)
     started = reported = time.monotonic()
     failures = 0
-    print(f"seeds from {first} on, modes: {', '.join(m.value for m in modes)}", flush=True)
+    print(f"seeds from {first} on: {', '.join(f'{m.value} {v.value}' for v, m in kinds)}", flush=True)
     try:
         for done in itertools.count():
-            mode = modes[done % len(modes)]
+            variation, mode = kinds[done % len(kinds)]
             try:
-                run_seed(first + done // len(modes), mode, faulty=mode is not Mode.NONE)
+                run_seed(first + done // len(kinds), mode, mode is not Mode.NONE, variation)
             except SimulationFailed as failure:
                 failures += 1
                 print(f"FAILED: {failure}", flush=True)

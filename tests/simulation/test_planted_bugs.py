@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.simulation.runner import SimulationFailed, run_seed
-from tests.simulation.scenario import Mode
+from tests.simulation.scenario import Mode, Variation
+from tidegate.jobmanager import state_assignment
 from tidegate.network.channels import InputChannel, OutputChannel
+from tidegate.state.heap import HeapKeyedStateBackend
 from tidegate.state.increments import IncrementLedger
+from tidegate.state.key_groups import key_group, stable_hash
+from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
+from tidegate.storage.cleanup import SharedFileRegistry
+from tidegate.storage.job_directory import SHARED
 from tidegate.storage.writers import FileTaskStateWriter
-from tidegate.taskmanager import barriers
+from tidegate.taskmanager import barriers, channel_restore
 from tidegate.taskmanager.operators.sink import SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.slot import SlotRuntime
@@ -144,6 +151,64 @@ def barriers_overtake_in_aligned_mode(patch: Patch) -> None:
     patch.setattr(OutputChannel, "add_control", lambda self, element: (self.flush(), self.queue.appendleft(element)))
 
 
+def first_key_group_filtered_out(patch: Patch) -> None:
+    """On the heap, of snapshots that hold other key groups too."""
+
+    def owns(self: HeapKeyedStateBackend, key: Any) -> bool:
+        start, end = self.key_group_range
+        return start < stable_hash(key) % self.max_parallelism < end
+
+    patch.setattr(HeapKeyedStateBackend, "_owns", owns)
+
+
+def in_flight_records_moved_to_the_wrong_subtask(patch: Patch) -> None:
+    patch.setattr(channel_restore, "key_group", lambda key, groups: groups - 1 - key_group(key, groups))
+
+
+def list_state_not_redistributed(patch: Patch) -> None:
+    def own_only(states: Any, subtask: int, parallelism: int) -> Any:
+        return [(state.handle, 0, state.count) for state in states[subtask : subtask + 1]]
+
+    patch.setattr(state_assignment, "_share", own_only)
+
+
+def union_state_not_redistributed(patch: Patch) -> None:
+    """Everybody gets what one subtask had."""
+    assign = state_assignment._assign_operator
+
+    def one_of_union(vertex: Any, node: Any, old: Any) -> Any:
+        return [
+            msgspec.structs.replace(restore, lists=[s for s in restore.lists if s.mode != "union"] + restore.lists[:1])
+            for restore in assign(vertex, node, old)
+        ]
+
+    patch.setattr(state_assignment, "_assign_operator", one_of_union)
+
+
+def shared_files_not_counted(patch: Patch) -> None:
+    """A file that a later checkpoint has taken over is deleted with the checkpoint that wrote it."""
+    referenced = SharedFileRegistry._referenced
+    exclusive = lambda self: {path for path in referenced(self) if not path.startswith(f"{SHARED}/")}  # noqa: E731
+    patch.setattr(SharedFileRegistry, "_referenced", exclusive)
+
+
+def cache_not_in_the_snapshot(patch: Patch) -> None:
+    """What RocksDB's write-back cache holds is left out."""
+    snapshot = RocksDBKeyedStateBackend.snapshot
+
+    def without_cache(self: Any, checkpoint_id: Any, full: bool = False) -> Any:
+        held = [(table.delta, dict(table.delta)) for table in self._tables.values()]
+        for delta, _ in held:
+            delta.clear()
+        try:
+            return snapshot(self, checkpoint_id, full)
+        finally:
+            for delta, changes in held:
+                delta.update(changes)
+
+    patch.setattr(RocksDBKeyedStateBackend, "snapshot", without_cache)
+
+
 BUGS: list[tuple[Callable[[Patch], None], Mode]] = [
     (no_alignment, Mode.ALIGNED),
     (no_alignment, Mode.CONCURRENT),
@@ -165,10 +230,20 @@ BUGS: list[tuple[Callable[[Patch], None], Mode]] = [
 ]
 
 
-def seeds_until_found(mode: Mode) -> int | None:
+VARIED_BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
+    (first_key_group_filtered_out, Mode.ALIGNED, Variation.RESCALE),
+    (in_flight_records_moved_to_the_wrong_subtask, Mode.UNALIGNED, Variation.RESCALE),
+    (list_state_not_redistributed, Mode.ALIGNED, Variation.RESCALE),
+    (union_state_not_redistributed, Mode.ALIGNED, Variation.RESCALE),
+    (shared_files_not_counted, Mode.ALIGNED, Variation.ROCKSDB),
+    (cache_not_in_the_snapshot, Mode.ALIGNED, Variation.ROCKSDB),
+]
+
+
+def seeds_until_found(mode: Mode, variation: Variation = Variation.PLAIN) -> int | None:
     for seed in range(MAX_SEEDS):
         try:
-            run_seed(seed, mode, faulty=mode is not Mode.NONE)
+            run_seed(seed, mode, mode is not Mode.NONE, variation)
         except SimulationFailed:
             return seed
     return None
@@ -178,3 +253,15 @@ def seeds_until_found(mode: Mode) -> int | None:
 def test_a_planted_bug_is_found(plant: Callable[[Patch], None], mode: Mode, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     assert seeds_until_found(mode) is not None, f"{plant.__name__} went unnoticed in {MAX_SEEDS} schedules"
+
+
+@pytest.mark.parametrize(
+    ("plant", "mode", "variation"),
+    VARIED_BUGS,
+    ids=[f"{plant.__name__}-{mode.value}" for plant, mode, _ in VARIED_BUGS],
+)
+def test_a_bug_of_rescaling_or_rocksdb_is_found(
+    plant: Callable[[Patch], None], mode: Mode, variation: Variation, monkeypatch: Patch
+) -> None:
+    plant(monkeypatch)
+    assert seeds_until_found(mode, variation) is not None, f"{plant.__name__} went unnoticed in {MAX_SEEDS} schedules"

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from tests.simulation.scenario import Mode, draw_scenario
+from tests.simulation.scenario import Mode, Variation, draw_scenario
 from tests.simulation.simulation import Simulation
 
 
-def trace_of(seed: int, mode: Mode) -> list[str]:
-    lines = Simulation(draw_scenario(seed, mode, faulty=True), trace=True).run().lines
+def trace_of(seed: int, mode: Mode, variation: Variation = Variation.PLAIN) -> list[str]:
+    lines = Simulation(draw_scenario(seed, mode, True, variation), trace=True).run().lines
     assert lines
     return lines
 
@@ -22,6 +22,12 @@ def trace_of(seed: int, mode: Mode) -> list[str]:
 def test_the_same_seed_gives_the_same_trace(mode: Mode) -> None:
     for seed in range(5):
         assert trace_of(seed, mode) == trace_of(seed, mode)
+
+
+def test_the_same_seed_gives_the_same_trace_with_restarts_at_another_parallelism() -> None:
+    for seed in range(4):
+        once = trace_of(seed, Mode.UNALIGNED, Variation.RESCALE)
+        assert once == trace_of(seed, Mode.UNALIGNED, Variation.RESCALE)
 
 
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:

@@ -46,7 +46,7 @@ def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> tup
 
 
 def assign_channels(graph: JobGraph, metadata: CheckpointMetadata, allow_non_restored: bool) -> AssignedChannels:
-    """UnmovableRecordsError, or SnapshotError when an edge is gone."""
+    """UnmovableRecordsError, also when an edge is gone."""
     old = {operator.operator_id: operator for operator in metadata.operators}
     edges = {edge.key: edge for edge in graph.edges}
     assigned = AssignedChannels()
@@ -58,7 +58,7 @@ def assign_channels(graph: JobGraph, metadata: CheckpointMetadata, allow_non_res
         if edge is not None:
             _assign_edge(_OldEdge(graph, metadata, edge, old), channels, assigned)
         elif not allow_non_restored:
-            raise SnapshotError(
+            raise UnmovableRecordsError(
                 f"Checkpoint {metadata.checkpoint_id} holds in-flight records of the edge {key}, which "
                 "this job does not have (an operator was removed, or is chained differently). Resume the unchanged "
                 "job, or start from a checkpoint without in-flight records: an aligned one, or a savepoint."

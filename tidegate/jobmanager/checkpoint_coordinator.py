@@ -81,7 +81,8 @@ class CheckpointCoordinator:
         self._files = SharedFileRegistry()
         if initial is not None and initial.root == root:
             self._files.adopt(initial.metadata)  # discarded only when it is ours to delete
-        self._claimed = initial if initial is not None and initial.owned else None  # until it is deleted
+        # Until it is deleted. A job that makes no checkpoints leaves it alone: nothing would take its place.
+        self._claimed = initial if initial is not None and initial.owned and settings.enabled else None
         self.store = CompletedCheckpointStore(settings.num_retained, root)
         self.stats = CheckpointStats(settings.history_size)
         self._next_id = CheckpointId(max(highest_id or 0, initial.checkpoint_id if initial is not None else 0) + 1)
@@ -131,10 +132,15 @@ class CheckpointCoordinator:
         self._decider.on_task_end_of_data()
 
     def on_all_end_of_data(self, now_ms: float) -> list[Effect]:
-        """All tasks are at the end of their data: one more checkpoint, as soon as there is room for it."""
+        """All tasks are at the end of their data: one more checkpoint, as soon as there is room for it; none when
+        checkpointing is off."""
         if self._drain is not None:
             savepoint, self._drain = self._drain, None
             self._decider.on_drained(savepoint)
+            return self._flush(now_ms)
+        if not self._settings.enabled:
+            self._stop(CheckpointFailureReason.JOB_ENDING, now_ms)
+            self._out.append(EverythingDurable())
             return self._flush(now_ms)
         self._final_from = self._next_id
         self._decider.on_all_end_of_data(now_ms)
@@ -373,7 +379,9 @@ class CheckpointCoordinator:
         self._decider.on_stop_failed()
         if self._drained:
             self._exceeded = True  # no more checkpoints of this attempt
-            self._out.append(ResumeAfterDrain(FailureInfo(summary=f"the job could not be stopped: {text}")))
+            failure = FailureInfo(summary=f"the job could not be stopped: {text}")
+            # To resume without a checkpoint is to begin anew: that is for the restart strategy to decide.
+            self._out.append(ResumeAfterDrain(failure) if self._settings.enabled else FailAttempt(failure))
 
     def _stop(self, reason: CheckpointFailureReason, now_ms: float) -> None:
         """No more checkpoints in this attempt."""

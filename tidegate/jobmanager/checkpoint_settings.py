@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from tidegate.common import options
@@ -23,7 +24,7 @@ class Retention(enum.Enum):
 class CheckpointSettings:
     """All times in ms."""
 
-    interval_ms: float
+    interval_ms: float  # inf: checkpointing is off, there are only the savepoints that users ask for
     alignment: Alignment = Alignment.ALIGNED
     alignment_timeout_ms: int = 0  # only for ALIGNED_WITH_TIMEOUT
     timeout_ms: float = 600_000.0
@@ -53,6 +54,19 @@ class CheckpointSettings:
                 raise ConfigurationError(f"{key} must be positive, not {time:g} ms")
         if (self.alignment is Alignment.ALIGNED_WITH_TIMEOUT) != (self.alignment_timeout_ms > 0):
             raise ConfigurationError("an alignment timeout goes with ALIGNED_WITH_TIMEOUT, and only with it")
+
+    @property
+    def enabled(self) -> bool:
+        """Checkpoints are taken, not only savepoints."""
+        return self.interval_ms < math.inf
+
+    @staticmethod
+    def savepoints_only(configuration: Configuration) -> CheckpointSettings:
+        return CheckpointSettings(
+            interval_ms=math.inf,
+            timeout_ms=options.read(configuration, options.CHECKPOINT_TIMEOUT),
+            history_size=options.read(configuration, options.CHECKPOINT_HISTORY_SIZE),
+        )
 
     @staticmethod
     def from_configuration(configuration: Configuration) -> CheckpointSettings | None:

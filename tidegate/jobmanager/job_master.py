@@ -90,8 +90,8 @@ if TYPE_CHECKING:
 
 
 _NO_CHECKPOINTS = (
-    "checkpointing is off for this job, and without it there are no savepoints either: call "
-    "env.enable_checkpointing(interval), or set execution.checkpointing.interval"
+    "checkpointing is off for this job: call env.enable_checkpointing(interval), set execution.checkpointing.interval, "
+    "or take a savepoint"
 )
 _METADATA_GRACE_MS = 2_500.0  # how long the end of a job waits for metadata that is being written
 
@@ -269,7 +269,7 @@ class JobMaster:
         """A user asks for a checkpoint, or for a savepoint in the folder `target`. Answered by one
         CheckpointRequestDone with the same id, at once or later."""
         self._see_time(now_ms)
-        if self._coordinator is None:
+        if self._coordinator is None or not (savepoint or self._coordinator.settings.enabled):
             return [CheckpointRequestDone(request_id, None, _NO_CHECKPOINTS)]
         self._apply(self._coordinator.on_request(request_id, savepoint, now_ms, target), now_ms)
         return self._out.flush()
@@ -416,7 +416,7 @@ class JobMaster:
                 self._fail(FailureInfo(summary=str(error), permanent=True), now_ms)
                 return
             self._out.log(logging.INFO, f"attempt {gang.attempt} starts from checkpoint {point.checkpoint_id}")
-        elif gang.attempt > 0 and self._coordinator is not None:
+        elif gang.attempt > 0 and self._coordinator is not None and self._coordinator.settings.enabled:
             self._out.log(logging.WARNING, f"attempt {gang.attempt} starts anew: no checkpoint was completed so far")
         self._restored = point
         if point is not None and self._coordinator is not None:

@@ -7,6 +7,7 @@ keeps the minimum pause. Once the last one is due there are no periodic ones any
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -138,7 +139,8 @@ class RequestDecider:
             return None
         if self._at_end:
             return self._final_at
-        return None if self._paused else max(self._next_periodic, self._pause_until)
+        due = max(self._next_periodic, self._pause_until)
+        return None if self._paused or due == math.inf else due
 
     def _may_trigger(self, in_progress: int) -> bool:
         blocked = self._stopping or self._draining

@@ -148,7 +148,8 @@ def _assign_operator(vertex: JobVertex, node: OperatorNode, old: OperatorMetadat
                 keyed=keyed,
                 lists=lists,
                 split_items=split,
-                end_of_data=same and old.end_of_data[subtask],
+                # When all old subtasks had come to their end, the new ones have too: it comes once.
+                end_of_data=old.end_of_data[subtask] if same else all(old.end_of_data),
             )
         )
     return restores

@@ -82,7 +82,8 @@ class SparkJobClient(JobClient):
         return self._observer.workers()
 
     def checkpoint_history(self) -> tuple[CheckpointRecord, ...]:
-        """The latest checkpoints (`tidegate.checkpoint.history-size`), oldest first; () without checkpointing."""
+        """The latest checkpoints (`tidegate.checkpoint.history-size`), oldest first; without checkpointing only
+        savepoints."""
         return self._observer.checkpoint_history()
 
     def restores(self) -> tuple[Restore, ...]:

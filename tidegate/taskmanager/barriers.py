@@ -109,7 +109,8 @@ class BarrierTracker:
         self._channels = channels
         self._seen: dict[CheckpointId, set[int]] = {}  # ascending ids
         self._first_ms: dict[CheckpointId, float] = {}
-        self._last = CheckpointId(0)  # highest id that was snapshotted or aborted
+        self._last = CheckpointId(0)  # highest id that was snapshotted, or is too old to be
+        self._aborted: set[CheckpointId] = set()  # ids > _last; their barriers may still come, and mean nothing then
 
     @property
     def aligning(self) -> bool:
@@ -120,7 +121,7 @@ class BarrierTracker:
 
     def reached(self, channel: int, barrier: CheckpointBarrier, now_ms: float) -> list[Action]:
         n = barrier.checkpoint_id
-        if n <= self._last:
+        if n <= self._last or n in self._aborted:
             return []
         seen = self._seen.setdefault(n, set())
         seen.add(channel)
@@ -135,6 +136,10 @@ class BarrierTracker:
     def aborted(self, checkpoint_id: CheckpointId) -> list[Action]:
         self._seen.pop(checkpoint_id, None)
         self._first_ms.pop(checkpoint_id, None)
+        if checkpoint_id > self._last:
+            self._aborted.add(checkpoint_id)
+            while len(self._aborted) > self.MAX_TRACKED:
+                self._forget_up_to(min(self._aborted))
         return []
 
     def tick(self, now_ms: float) -> list[Action]:
@@ -148,6 +153,7 @@ class BarrierTracker:
         for old in [i for i in self._seen if i <= n]:
             del self._seen[old]
             del self._first_ms[old]
+        self._aborted = {i for i in self._aborted if i > n}
 
 
 # ---------------------------------------------------------------- exactly once

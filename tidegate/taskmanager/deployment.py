@@ -38,5 +38,5 @@ class RuntimeSettings:
 class SlotPlan:
     graph: JobGraph
     settings: RuntimeSettings
-    storage: WorkerStorage | None = None  # where snapshots are written and read; None without checkpointing
+    storage: WorkerStorage | None = None  # where snapshots are written and read
     storage_root: str = ""  # URI of the job's own checkpoint directory; a snapshot elsewhere is read, never built upon

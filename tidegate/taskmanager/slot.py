@@ -179,8 +179,8 @@ class SlotRuntime:
         return task
 
     def _barrier_handler(self, channels: int) -> BarrierHandler | None:
-        if channels == 0 or not self._settings.checkpointing:
-            return None
+        if channels == 0:
+            return None  # a savepoint may be asked for even when checkpointing is off
         return ExactlyOnceHandler(channels) if self._settings.exactly_once else BarrierTracker(channels)
 
     def _operator_context(

@@ -12,49 +12,30 @@ from tidegate.datastream.connectors.file_system import RollingPolicy
 from tidegate.storage.part_files import OutputFileError
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, Any]]:
-    boto3 = pytest.importorskip("boto3")
-    moto_server = pytest.importorskip("moto.server")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
-            patch.delenv(name, raising=False)
-        running = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        running.start()
-        host, port = running.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        client.create_bucket(Bucket="out")
-        yield endpoint, client
-        running.stop()
-
-
 @pytest.fixture
-def place(server: tuple[str, Any], request: pytest.FixtureRequest) -> Iterator[Any]:
-    endpoint, client = server
+def place(s3_server: tuple[str, Any], request: pytest.FixtureRequest) -> Iterator[Any]:
+    endpoint, client = s3_server
     folder = request.node.name
 
     class Place:
         sink = lines_sink(
-            f"s3://out/{folder}?endpoint_override={endpoint}",
+            f"s3://bucket/{folder}?endpoint_override={endpoint}",
             RollingPolicy.default_rolling_policy(rollover_interval=10**9),
         )
 
         @staticmethod
         def objects() -> dict[str, str]:
-            found = client.list_objects_v2(Bucket="out", Prefix=f"{folder}/").get("Contents", [])
+            found = client.list_objects_v2(Bucket="bucket", Prefix=f"{folder}/").get("Contents", [])
             keys = [o["Key"] for o in found if not o["Key"].endswith("/")]
             read = {
-                k.removeprefix(f"{folder}/"): client.get_object(Bucket="out", Key=k)["Body"].read().decode()
+                k.removeprefix(f"{folder}/"): client.get_object(Bucket="bucket", Key=k)["Body"].read().decode()
                 for k in keys
             }
             return read
 
         @staticmethod
         def put(path: str, text: str) -> None:
-            client.put_object(Bucket="out", Key=f"{folder}/{path}", Body=text.encode())
+            client.put_object(Bucket="bucket", Key=f"{folder}/{path}", Body=text.encode())
 
     return Place()
 

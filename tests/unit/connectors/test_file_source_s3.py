@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -23,40 +22,21 @@ from tidegate.storage.input_files import InputFileError
 TEXT = StreamFormat.text_line_format()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, Any]]:
-    boto3 = pytest.importorskip("boto3")
-    moto_server = pytest.importorskip("moto.server")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
-            patch.delenv(name, raising=False)
-        running = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        running.start()
-        host, port = running.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        client.create_bucket(Bucket="input")
-        yield endpoint, client
-        running.stop()
-
-
 @pytest.fixture
-def place(server: tuple[str, Any], request: pytest.FixtureRequest) -> Any:
-    endpoint, client = server
+def place(s3_server: tuple[str, Any], request: pytest.FixtureRequest) -> Any:
+    endpoint, client = s3_server
     folder = request.node.name
 
     class Place:
-        uri = f"s3://input/{folder}?endpoint_override={endpoint}"
+        uri = f"s3://bucket/{folder}?endpoint_override={endpoint}"
 
         @staticmethod
         def put(name: str, data: bytes) -> None:
-            client.put_object(Bucket="input", Key=f"{folder}/{name}", Body=data)
+            client.put_object(Bucket="bucket", Key=f"{folder}/{name}", Body=data)
 
         @staticmethod
         def delete(name: str) -> None:
-            client.delete_object(Bucket="input", Key=f"{folder}/{name}")
+            client.delete_object(Bucket="bucket", Key=f"{folder}/{name}")
 
     return Place()
 
@@ -102,7 +82,7 @@ def test_an_object_that_vanishes(place: Any) -> None:
     source = source_of(TEXT, place.uri)
     (split,) = source.create_splits(1)
     place.delete("a")
-    with pytest.raises(InputFileError, match=r"s3://input/.*/a has vanished"):
+    with pytest.raises(InputFileError, match=r"s3://bucket/.*/a has vanished"):
         drain(source.create_reader(split, None, context()))
     with pytest.raises(InputFileError, match="no such file or folder"):
         source_of(TEXT, place.uri.replace("?", "/nothing?")).create_splits(1)

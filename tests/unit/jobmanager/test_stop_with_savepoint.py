@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -203,3 +204,17 @@ def test_a_job_without_checkpoints_says_so() -> None:
     driver.start()
     driver.run()
     assert "enable_checkpointing" in str(only(answers(stop(driver))).error)
+
+
+def test_without_checkpointing_a_failed_drain_is_a_failure_since_there_is_nothing_to_go_on_from() -> None:
+    driver = Driver(checkpoints=CheckpointSettings(interval_ms=math.inf), restart=NoRestart())
+    driver.start()
+    driver.run()
+    assert len(driver.sent(DrainSources, stop(driver, drain=True))) > 0
+    driver.end_of_data()
+    out = decline(driver, 1)
+    assert "the disk is full" in str(only(answers(out)).error)
+    driver.exit()
+    assert driver.ended is not None
+    assert driver.ended.status is JobStatus.FAILED
+    assert "could not be stopped" in driver.ended.failures[-1].failure.summary

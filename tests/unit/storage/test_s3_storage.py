@@ -18,25 +18,6 @@ SMALL = os.urandom(100_000)
 LARGE = os.urandom(9 * 1024 * 1024)
 
 
-@pytest.fixture(scope="module")
-def server():
-    boto3 = pytest.importorskip("boto3")
-    moto_server = pytest.importorskip("moto.server")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
-            patch.delenv(name, raising=False)
-        running = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        running.start()
-        host, port = running.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        client.create_bucket(Bucket="bucket")
-        yield endpoint, client
-        running.stop()
-
-
 def names(client):
     """Of all objects but the empty ones that stand for directories."""
     found = client.list_objects_v2(Bucket="bucket").get("Contents", [])
@@ -44,15 +25,15 @@ def names(client):
 
 
 @pytest.fixture
-def storage(server, request):
-    endpoint, _ = server
+def storage(s3_server, request):
+    endpoint, _ = s3_server
     storage = FileSystemStorage(f"s3://bucket/{request.node.name}?endpoint_override={endpoint}", "job")
     storage.open(0.0)
     yield storage
     storage.close()
 
 
-def test_a_checkpoint_goes_to_s3_and_comes_back(storage, server):
+def test_a_checkpoint_goes_to_s3_and_comes_back(storage, s3_server):
     writer = pickle.loads(pickle.dumps(storage.worker_storage())).task_writer(1, 0, 0, 0)
     handles = [writer.shared.write(SMALL), writer.exclusive.write(LARGE), writer.exclusive.write(SMALL)]
     writer.close()
@@ -66,8 +47,8 @@ def test_a_checkpoint_goes_to_s3_and_comes_back(storage, server):
         assert [source.read(h) for h in handles] == [SMALL, LARGE, SMALL]
 
 
-def test_damage_is_found(storage, server):
-    _, client = server
+def test_damage_is_found(storage, s3_server):
+    _, client = s3_server
     writer = storage.worker_storage().task_writer(1, 0, 0, 0)
     small, large = writer.shared.write(SMALL), writer.exclusive.write(LARGE)
     writer.close()
@@ -85,8 +66,8 @@ def test_damage_is_found(storage, server):
         storage.read_metadata(1)
 
 
-def test_abort_and_orphans_leave_nothing(storage, server):
-    _, client = server
+def test_abort_and_orphans_leave_nothing(storage, s3_server):
+    _, client = s3_server
     before = names(client)
     writer = storage.worker_storage().task_writer(1, 0, 0, 0)
     writer.shared.write(LARGE)
@@ -106,8 +87,8 @@ def test_the_same_job_twice_is_refused(storage):
         other.open(1.0)
 
 
-def test_a_missing_bucket_and_an_unreachable_server_are_clear_errors(server):
-    endpoint, _ = server
+def test_a_missing_bucket_and_an_unreachable_server_are_clear_errors(s3_server):
+    endpoint, _ = s3_server
     with pytest.raises(ConfigurationError, match=r"s3://nobody/x/job cannot be written"):
         FileSystemStorage(f"s3://nobody/x?endpoint_override={endpoint}", "job").open(0.0)
     with socket.socket() as free:

@@ -146,11 +146,27 @@ class TestAtLeastOnce:
         assert t.reached(1, aligned(1), 1.0) == []
         assert not t.aligning
 
+    def test_barriers_of_an_aborted_one_mean_nothing_also_when_they_come_later(self):
+        """The barrier of a savepoint to stop with would hold the task for good: nobody aborts it again."""
+        t = BarrierTracker(2)
+        t.reached(0, aligned(1), 0.0)
+        t.aborted(2)
+        assert t.reached(0, aligned(2), 0.0) == []
+        assert t.reached(1, aligned(2), 0.0) == []
+        assert kinds(t.reached(1, aligned(1), 0.0)) == ["Snapshot"]
+        t.reached(0, aligned(3), 0.0)
+        assert kinds(t.reached(1, aligned(3), 0.0)) == ["Snapshot"]
+        assert t._aborted == set()
+
     def test_remembers_a_bounded_number(self):
         t = BarrierTracker(2)
         for n in range(1, 200):
             t.reached(0, aligned(n), 0.0)
         assert len(t._seen) <= BarrierTracker.MAX_TRACKED
+        for n in range(200, 400):
+            t.aborted(n)
+        assert len(t._aborted) <= BarrierTracker.MAX_TRACKED
+        assert t.reached(0, aligned(200), 0.0) == t.reached(1, aligned(200), 0.0) == []
 
 
 def test_any_interleaving_takes_each_snapshot_at_most_once_and_leaves_nothing_blocked():

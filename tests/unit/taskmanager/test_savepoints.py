@@ -218,14 +218,6 @@ def test_a_savepoint_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
         assert job.completed
 
 
-def test_without_checkpointing_there_are_no_savepoints(tmp_path: Path) -> None:
-    with InProcessJob(counting({})) as job:
-        job.advance(5)
-        job.savepoint(tmp_path / "sp").stop(tmp_path / "sp2", request_id=2)
-        assert "execution.checkpointing.interval" in str(job.answer(1).error)  # type: ignore[union-attr]
-        assert "execution.checkpointing.interval" in str(job.answer(2).error)  # type: ignore[union-attr]
-
-
 class Old:
     """What values were instances of."""
 

@@ -33,9 +33,13 @@ class CollectOperator(Operator):
 
     def open(self) -> None:
         self._state = self.context.operator_state.get_list_state(ListStateDescriptor(self.STATE_NAME))
-        for next_seq, waiting in self._state.get():
-            self._next_seq = max(self._next_seq, next_seq)
-            self._waiting.extend((CheckpointId(0), seq, payload) for seq, payload in waiting)
+        restored = list(self._state.get())
+        self._next_seq = max((next_seq for next_seq, _ in restored), default=0)
+        chunks = [(seq, payload) for _, waiting in restored for seq, payload in waiting]
+        if len(restored) > 1:  # of several subtasks, when there were more of them: each has counted for itself
+            first, self._next_seq = self._next_seq, self._next_seq + len(chunks)
+            chunks = [(first + i, payload) for i, (_, payload) in enumerate(chunks)]
+        self._waiting = [(CheckpointId(0), seq, payload) for seq, payload in chunks]
         self._sent = self._acknowledged = self._next_seq - len(self._waiting) - 1
         self._send_up_to(CheckpointId(0))
 

@@ -1,0 +1,38 @@
+"""Random jobs that are stopped or killed and go on at another parallelism, between other failures.
+
+From checkpoints, aligned and unaligned ones, and from savepoints in their real format; on the heap and in RocksDB, and
+from the one to the other. Nothing lost, nothing doubled, the state as without failures (`restarts.py`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.runner import run_seed
+from tests.simulation.scenario import Mode, Variation
+
+SCHEDULES = {
+    Mode.NONE: 20,  # only with savepoints, and without failures
+    Mode.ALIGNED: 30,
+    Mode.CONCURRENT: 20,
+    Mode.UNALIGNED: 40,
+    Mode.TIMEOUT: 20,
+    Mode.AT_LEAST_ONCE: 20,
+}
+
+
+@pytest.mark.parametrize("mode", SCHEDULES, ids=lambda m: m.value)
+def test_another_parallelism_does_not_show_in_output_and_state(mode: Mode) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(SCHEDULES[mode]):
+        restarts = run_seed(seed, mode, mode is not Mode.NONE, Variation.RESCALE).restarts
+        assert restarts is not None
+        seen["rescaled"] += restarts.rescaled
+        seen["from a savepoint"] += restarts.from_savepoint
+        seen["on another backend"] += restarts.backend_changed
+        seen["in order"] += restarts.in_order and restarts.rescaled > 0
+    wanted = {"rescaled", "from a savepoint"}
+    if mode in (Mode.ALIGNED, Mode.UNALIGNED):
+        wanted |= {"on another backend", "in order"}
+    assert wanted <= {what for what, times in seen.items() if times}, seen
