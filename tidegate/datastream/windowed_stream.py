@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import types
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
@@ -192,8 +194,21 @@ def _the_only_key(value: Any) -> int:
 
 def _has_merge(function: AggregateFunction) -> bool:
     """Whether `merge` seems to be implemented. It is abstract, and PyFlink calls it for sessions only, so many programs
-    have one that raises or returns nothing."""
+    have one that raises, returns nothing, or returns one of its arguments."""
     try:
-        return function.merge(function.create_accumulator(), function.create_accumulator()) is not None
+        merged = function.merge(function.create_accumulator(), function.create_accumulator())
     except Exception:
         return False
+    return merged is not None and _looks_at_both(function.merge)
+
+
+def _looks_at_both(merge: Callable[..., Any]) -> bool:
+    """False: the code of a function of two arguments does not mention one of them."""
+    code = getattr(merge, "__code__", None)
+    if not isinstance(code, types.CodeType) or code.co_argcount < 2:
+        return True
+    mentioned: set[Any] = set()
+    for instruction in dis.get_instructions(code):
+        if not instruction.opname.startswith(("STORE", "DELETE")):
+            mentioned.update(instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,))
+    return mentioned.issuperset(code.co_varnames[code.co_argcount - 2 : code.co_argcount])

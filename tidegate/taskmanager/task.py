@@ -91,14 +91,14 @@ class Task:
         self._processed_while_aligning = 0
         self._trace = trace
         names = [f"{key}/{address.upstream}" for key, address in input_keys.values()]
-        self._time = TaskTime(chain, inputs, names, subtask, watermark_interval_ms)
+        self._time = TaskTime(chain, inputs, names, subtask, vertex.parallelism, watermark_interval_ms)
         self.name = f"{vertex.name} ({subtask + 1}/{vertex.parallelism})"
 
     # ------------------------------------------------------------ work
     def start(self) -> None:
         check_internal(self.state is TaskState.CREATED, f"{self.name} started in state {self.state}")
         self.state = TaskState.RUNNING
-        self._time.restore(self.vertex.parallelism)
+        self._time.restore()
 
     @property
     def can_send(self) -> bool:

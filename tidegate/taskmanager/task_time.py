@@ -2,10 +2,13 @@
 
 A watermark may make a great many timers due. They are fired in bounded portions: the watermark stays *pending*, no
 further input is taken, and it is sent on when the last of them has fired. A snapshot taken meanwhile holds the timers
-that are left, and the watermark, which fires them after a recovery.
+that are left, and the watermark, which fires them after a recovery. It says so: a timer that was set for a time that is
+over already waits for the next watermark, and a recovery in between must not fire it.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from tidegate.datastream.state import ListStateDescriptor
 from tidegate.network.channels import InputChannel
@@ -16,19 +19,37 @@ from tidegate.taskmanager.watermark_valve import ChannelProgress, WatermarkValve
 _TIMERS_AT_ONCE = 256
 
 
+class SavedTime(NamedTuple):
+    """The time of one subtask in a snapshot, stored as a plain tuple."""
+
+    subtask: int
+    watermark: int
+    channels: dict[str, tuple[int, bool]]  # input channel -> (its watermark, whether it is idle)
+    firing: bool = True  # timers of the watermark are left to fire
+    parallelism: int = 0  # subtasks there were: one that says nothing has no watermark yet; 0: all have said something
+
+
 class TaskTime:
     STATE_NAME = "tidegate.watermarks"
 
     def __init__(
-        self, chain: OperatorChain, inputs: list[InputChannel], input_names: list[str], subtask: int, interval_ms: float
+        self,
+        chain: OperatorChain,
+        inputs: list[InputChannel],
+        input_names: list[str],
+        subtask: int,
+        parallelism: int,
+        interval_ms: float,
     ) -> None:
         self._head = chain.head
+        self._makers = chain.periodic
         self._periodic = chain.periodic if interval_ms > 0 else []
         self._interval = interval_ms
         self._next_periodic = 0.0
         self._valve = WatermarkValve(len(inputs))
         self._names = input_names  # of the input channels, stable across restarts
         self._subtask = subtask
+        self._parallelism = parallelism
         self._pending: int | None = None  # watermark whose timers are being fired
         self._state = self._head.context.operator_state.get_union_list_state(ListStateDescriptor(self.STATE_NAME))
 
@@ -95,24 +116,46 @@ class TaskTime:
         watermark = self._head.current_watermark
         channels = {name: (c.watermark, c.idle) for name, c in zip(self._names, self._valve.channels, strict=True)}
         if watermark > MIN_WATERMARK or any(c != (MIN_WATERMARK, False) for c in channels.values()):
-            self._state.update([(self._subtask, watermark, channels)])
+            saved = SavedTime(self._subtask, watermark, channels, self.pending, self._parallelism)
+            self._state.update([tuple(saved)])
         else:
             self._state.clear()
 
-    def restore(self, parallelism: int) -> None:
-        """After the head is open. With another parallelism than before, the lowest watermark of all subtasks counts:
-        nothing becomes late that was not."""
-        entries = {subtask: (watermark, channels) for subtask, watermark, channels in self._state.get()}
-        if not entries:
+    def restore(self) -> None:
+        """After the chain is open. With another parallelism than before, the lowest watermark of all subtasks counts:
+        nothing becomes late that was not.
+
+        What is known is said again: who reads this task may have been rescaled and know nothing. And whoever makes
+        watermarks says that it is active, since those who read it may remember that it was idle."""
+        saved = {time.subtask: time for time in (SavedTime(*entry) for entry in self._state.get())}
+        before = max((time.parallelism or len(saved) for time in saved.values()), default=0)
+        if before == self._parallelism:
+            self._restore_own(saved.get(self._subtask))
+        elif saved and len(saved) == before:
+            self._restore_watermark(
+                min(time.watermark for time in saved.values()), any(time.firing for time in saved.values())
+            )
+        for maker in self._makers:
+            maker.announce_time()
+
+    def _restore_own(self, saved: SavedTime | None) -> None:
+        if saved is None:
             return
-        mine = entries.get(self._subtask) if len(entries) == parallelism else None
-        watermark = mine[0] if mine is not None else min(w for w, _ in entries.values())
-        if mine is not None and mine[1].keys() == set(self._names):
-            self._valve.channels = [ChannelProgress(*mine[1][name]) for name in self._names]
-            self._valve.watermark = watermark
-            self._valve.idle = bool(self._names) and all(c.idle for c in self._valve.channels)
-            for channel in self._valve.channels:
-                channel.caught_up = channel.watermark >= watermark
-        if watermark > MIN_WATERMARK:
-            self._head.current_watermark = watermark
+        valve = self._valve
+        if self._names and saved.channels.keys() == set(self._names):
+            valve.channels = [ChannelProgress(*saved.channels[name]) for name in self._names]
+            valve.watermark = saved.watermark
+            valve.idle = all(c.idle for c in valve.channels)
+            for channel in valve.channels:
+                channel.caught_up = channel.watermark >= saved.watermark
+            self._head.process_status(valve.idle)
+        self._restore_watermark(saved.watermark, saved.firing)
+
+    def _restore_watermark(self, watermark: int, firing: bool) -> None:
+        if watermark == MIN_WATERMARK:
+            return
+        self._head.current_watermark = watermark
+        if firing:
             self._pending = watermark
+        else:
+            self._head.process_watermark(watermark)

@@ -58,6 +58,16 @@ class TimerQueue:
             heapq.heappop(times)
         return None
 
+    def last_timestamp(self) -> int | None:
+        return max(self._at, default=None)
+
+    def clear(self) -> None:
+        """Forget all timers; their entries in the state are the caller's business."""
+        self._times.clear()
+        self._at.clear()
+        self._firing.clear()
+        self._size = 0
+
     def pop_due(self, up_to: int) -> Timer | None:
         """The earliest timer at or before `up_to`; it is gone when this returns."""
         timestamp = self.next_timestamp()
@@ -123,6 +133,10 @@ class OperatorTimers:
     def __init__(self, backend: Any) -> None:
         self.event = TimerQueue(backend, self.EVENT)
         self.processing = TimerQueue(backend, self.PROCESSING)
+
+    def clear(self) -> None:
+        self.event.clear()
+        self.processing.clear()
 
     def fire(self, queue: TimerQueue, up_to: int, limit: int, on_timer: Callable[[Timer], None]) -> bool:
         """Fire what is due, in order, also what firing registers anew, at most `limit`. True: nothing due is left."""

@@ -1,14 +1,15 @@
 """The watermark of a task: the minimum over its input channels. Pure.
 
 An idle channel is left out. A channel that becomes active again counts once it has caught up with what was sent on
-already: the output never goes back.
+already: the output never goes back. Only the end of time waits for idle channels too: one that wakes up again may set
+timers, and no watermark would come any more to fire them. Until they are at their end, time stands one before its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.network.elements import MIN_WATERMARK
+from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 
 
 @dataclass
@@ -56,17 +57,18 @@ class WatermarkValve:
             return Progress()
         if all(c.idle for c in self.channels):
             # Whoever comes last may still hold the maximum back: let it go before the silence.
-            highest = max(c.watermark for c in self.channels)
-            advanced = None
-            if highest > self.watermark:
-                self.watermark = advanced = highest
             self.idle = True
-            return Progress(watermark=advanced, idle=True)
+            return Progress(watermark=self._advance_to(max(c.watermark for c in self.channels)), idle=True)
         return Progress(watermark=self._advance())
 
     def _advance(self) -> int | None:
         counted = [c.watermark for c in self.channels if not c.idle and c.caught_up]
-        if counted and min(counted) > self.watermark:
-            self.watermark = min(counted)
-            return self.watermark
-        return None
+        return self._advance_to(min(counted)) if counted else None
+
+    def _advance_to(self, timestamp: int) -> int | None:
+        if timestamp == MAX_WATERMARK and any(c.watermark < MAX_WATERMARK for c in self.channels):
+            timestamp -= 1
+        if timestamp <= self.watermark:
+            return None
+        self.watermark = timestamp
+        return timestamp

@@ -11,10 +11,12 @@ from small_jobs import KEYS, counting, environment, ticks
 
 from tidegate.common import Time
 from tidegate.common.job_status import JobStatus
-from tidegate.datastream import KeyedProcessFunction
+from tidegate.datastream import KeyedCoProcessFunction, KeyedProcessFunction, MapFunction
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from tidegate.protocol.messages import AckCheckpoint
+from tidegate.state.rocksdb.database import Database
+from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage.cleanup import checkpoint_files
 from tidegate.storage.handles import KeyedSnapshot
 
@@ -149,3 +151,45 @@ def test_time_to_live_goes_by_the_slots_clock(tmp_path: Path, backend: str, ever
     with InProcessJob(env) as job:
         job.run_to_end()
         assert max(job.results) == most
+
+
+class Count(KeyedProcessFunction, MapFunction, KeyedCoProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        self._count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def map(self, value: int) -> tuple[int, int]:
+        self._count.update((self._count.value() or 0) + 1)
+        return value % MANY, self._count.value()
+
+    def process_element(self, value: int, ctx: Any) -> Any:
+        yield self.map(value)
+
+    process_element1 = process_element2 = process_element
+
+
+MANY = 3000
+APPLY = {
+    "process": lambda keyed: keyed.process(Count()),
+    "map": lambda keyed: keyed.map(Count()),
+    "reduce": lambda keyed: keyed.reduce(lambda a, b: a + MANY).map(lambda i: (i % MANY, i // MANY + 1)),
+    "connected": lambda keyed: keyed.connect(keyed).process(Count()),
+}
+
+
+@pytest.mark.parametrize("kind", APPLY)
+def test_keys_that_the_cache_does_not_hold_are_read_in_batches(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every operator that has keys; fails when one does not name them to its backend."""
+    fetched = []
+    get_many = Database.get_many
+    monkeypatch.setattr(Database, "get_many", lambda self, keys: fetched.append(len(keys)) or get_many(self, keys))
+    monkeypatch.setattr(RocksDBSettings, "object_cache_bytes", 128 * 1024)
+    env = environment(rocksdb(tmp_path), 1)
+    keyed = ticks(env, burst=3 * MANY, count=3 * MANY).key_by(lambda i: i % MANY)
+    APPLY[kind](keyed).sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.advance(1000)
+        rounds = 6 if kind == "connected" else 3
+        assert sorted(job.results) == [(key, n) for key in range(MANY) for n in range(1, rounds + 1)]
+    assert sum(fetched) > MANY

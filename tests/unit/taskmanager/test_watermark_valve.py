@@ -2,7 +2,7 @@
 
 import random
 
-from tidegate.network.elements import MIN_WATERMARK
+from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.taskmanager.watermark_valve import Progress, WatermarkValve
 
 
@@ -60,3 +60,18 @@ def test_random_histories_only_grow_and_never_pass_an_active_caught_up_channel()
                 out = p.watermark
             active = [x.watermark for x in v.channels if not x.idle and x.caught_up]
             assert not active or out <= min(active), f"seed {seed}"
+
+
+def test_the_end_of_time_waits_for_idle_channels():
+    v = WatermarkValve(2)
+    v.on_watermark(1, 5)
+    v.on_watermark(0, 10)
+    v.on_status(1, True)  # 10 is out
+    assert v.on_watermark(0, MAX_WATERMARK) == Progress(watermark=MAX_WATERMARK - 1)
+    assert v.on_status(1, False) == Progress()
+    assert v.on_watermark(1, 20) == Progress()
+    assert v.on_watermark(1, MAX_WATERMARK) == Progress(watermark=MAX_WATERMARK)
+    v = WatermarkValve(2)
+    v.on_watermark(0, MAX_WATERMARK)
+    v.on_status(0, True)
+    assert v.on_status(1, True) == Progress(watermark=MAX_WATERMARK - 1, idle=True)

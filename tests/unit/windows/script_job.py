@@ -19,9 +19,10 @@ from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import JobStatus, WatermarkStrategy
 from tidegate.common.record_batch import RecordBatch
 from tidegate.common.watermark_strategy import WatermarkGenerator, WatermarkOutput
-from tidegate.datastream import DataStream, OutputTag
+from tidegate.datastream import DataStream, OutputTag, StreamExecutionEnvironment
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
+from tidegate.datastream.functions import SinkFunction
 
 START = int(EPOCH)
 """The clock when the job starts."""
@@ -122,6 +123,10 @@ class FailsOnce:
 
 
 LATE = OutputTag("late")
+KEYS: dict[str, Any] = {
+    "pipeline.auto-watermark-interval": "1 h",
+    "execution.buffer-timeout.interval": "0",  # records arrive when the script says
+}
 
 
 class Outcome(NamedTuple):
@@ -143,11 +148,7 @@ def run_script(
 ) -> Outcome:
     """`windows` takes the stream of records and gives the stream of results. `rest_ms`: how long the source stays open
     after the last step."""
-    keys: dict[str, Any] = {
-        "pipeline.auto-watermark-interval": "1 h",
-        "execution.buffer-timeout.interval": "0",  # records arrive when the script says
-        **(config or {}),
-    }
+    keys = {**KEYS, **(config or {})}
     if checkpoint_every_ms is not None:
         keys["execution.checkpointing.interval"] = f"{checkpoint_every_ms} ms"
         keys["restart-strategy.type"] = "fixed-delay"
@@ -155,6 +156,23 @@ def run_script(
         keys["restart-strategy.fixed-delay.delay"] = "0"
     else:
         keys["restart-strategy.type"] = "none"
+    env = script_environment(steps, windows, keys, parallelism, fail_after, with_late, rest_ms)
+    with InProcessJob(env) as job:
+        assert job.run_to_end() is JobStatus.FINISHED, job.failure
+        return outcome_of(job.results, job.master.attempt)
+
+
+def script_environment(
+    steps: Sequence[Step],
+    windows: Callable[[DataStream], DataStream],
+    keys: dict[str, Any],
+    parallelism: int,
+    fail_after: int | None = None,
+    with_late: bool = False,
+    rest_ms: int = 0,
+    to_list: bool = False,
+) -> StreamExecutionEnvironment:
+    """The job, not run yet; only the windows have `parallelism`. `to_list`: results go to a ListSink."""
     env = environment(keys, parallelism)
     strategy = WatermarkStrategy.for_generator(MarkGenerator)
     source = env.from_source(Script([*steps, Wait(rest_ms)]), WatermarkStrategy.no_watermarks(), "script")
@@ -166,14 +184,30 @@ def run_script(
         .set_parallelism(1)
     )
     results = windows(records)
-    results.map(_result).sink_to(CollectSink()).name("results")
+    ends = [results.map(_result)]
     if with_late:
-        results.get_side_output(LATE).map(_late).sink_to(CollectSink()).name("late")
-    with InProcessJob(env) as job:
-        assert job.run_to_end() is JobStatus.FINISHED, job.failure
-        outcome = [r for kind, r in job.results if kind == "result"]
-        late = [r for kind, r in job.results if kind == "late"]
-        return Outcome(outcome, late, job.master.attempt)
+        ends.append(results.get_side_output(LATE).map(_late))
+    for end in ends:
+        if to_list:
+            end.add_sink(ListSink())
+        else:
+            end.sink_to(CollectSink())
+    return env
+
+
+class ListSink(SinkFunction):
+    """Writes to a list of this process: across the runs of a job, which a client that collects does not see."""
+
+    written: list[Any] = []
+
+    def invoke(self, value: Any, context: Any) -> None:
+        ListSink.written.append(value)
+
+
+def outcome_of(written: list[Any], restarts: int) -> Outcome:
+    results = [r for kind, r in written if kind == "result"]
+    late = [r for kind, r in written if kind == "late"]
+    return Outcome(results, late, restarts)
 
 
 def _result(value: Any) -> tuple[str, Any]:

@@ -81,6 +81,7 @@ class OperatorContext:
         self.settings = settings  # deployment.RuntimeSettings
         self.metrics = MetricGroup((node.name, str(subtask)))  # of the user's function
         self.accumulators: dict[str, Accumulator] = {}  # likewise
+        self.sink_owner: str | None = None  # under which sinks name what they write; None: the operator's id
 
 
 class Operator:
@@ -129,12 +130,23 @@ class Operator:
     def next_processing_timer(self) -> int | None:
         return None
 
+    def last_processing_timer(self) -> int | None:
+        """When the last of those is due that are set now, or follow from them."""
+        return None
+
+    def forget_keys(self) -> None:
+        """No record of the keys so far will come again (BATCH reads one group of keys after the other), and their
+        timers have fired: drop what is kept for them."""
+
     @property
     def periodic(self) -> bool:
         """Wants `on_periodic` every watermark interval."""
         return False
 
     def on_periodic(self, now_ms: float) -> None: ...
+
+    def announce_time(self) -> None:
+        """For periodic operators, before the first record: tell who reads this operator where its time stands."""
 
     # ------------------------------------------------------------ work that is done elsewhere
     @property

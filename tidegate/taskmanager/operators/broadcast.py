@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any, NoReturn
+from typing import Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.record_batch import RecordBatch
@@ -16,27 +16,8 @@ from tidegate.datastream.timerservice import TimerService
 from tidegate.graph.operator_specs import BroadcastProcessSpec
 from tidegate.state.operator_state import HeapBroadcastState
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext
-from tidegate.taskmanager.operators.keyed import TimerOperator
+from tidegate.taskmanager.operators.keyed import NoCurrentKey, TimerOperator
 from tidegate.taskmanager.operators.results import emit_results
-
-
-class NoCurrentKey:
-    """Stands in for the key while a broadcast record is processed: touching keyed state with it says what is wrong."""
-
-    def __init__(self, operator_name: str) -> None:
-        self._operator_name = operator_name
-
-    def _refuse(self) -> NoReturn:
-        raise ConfigurationError(
-            f"operator '{self._operator_name}': keyed state was used in process_broadcast_element, where no key is "
-            "current; use broadcast state there, and keyed state in process_element and on_timer"
-        )
-
-    def __hash__(self) -> int:
-        self._refuse()
-
-    def __reduce__(self) -> NoReturn:
-        self._refuse()
 
 
 class BroadcastOperator(TimerOperator):
@@ -88,11 +69,12 @@ class BroadcastOperator(TimerOperator):
         select = self.selectors[0] if self._keyed else None
         if select is not None:
             self.check_key(select, batch.values[0])
+            self.backend.prefetch(select, batch.values)
         self._run(batch, self._process, self._reading, select, "process_element()")
 
     def process_second(self, batch: RecordBatch) -> None:
         if self._keyed:
-            self.backend.current_key = NoCurrentKey(self.name)
+            self.backend.current_key = NoCurrentKey(self.name, "process_broadcast_element", "broadcast")
         self._run(batch, self._process_broadcast, self._writing, None, "process_broadcast_element()")
 
     def _run(

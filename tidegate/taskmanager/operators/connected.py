@@ -54,6 +54,7 @@ class ConnectedOperator(TimerOperator):
         single = self._kind == "map"
         if select is not None:
             self.check_key(select, batch.values[0])
+            backend.prefetch(select, batch.values)
         values: list[Any] = []
         stamps: list[int] = []
         old = batch.timestamps if batch.timestamps is not None else repeat(None, len(batch.values))

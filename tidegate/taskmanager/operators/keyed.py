@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any, NoReturn
 
-from tidegate.common.errors import check_internal
+from tidegate.common.errors import ConfigurationError, check_internal
+from tidegate.common.ids import CheckpointId
 from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream.functions import CheckpointedFunction
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.datastream.time_domain import TimeDomain
 from tidegate.graph.operator_specs import KeyedMapSpec
@@ -19,6 +21,27 @@ from tidegate.state.key_groups import is_unhashable, key_group, unhashable_key
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
 from tidegate.taskmanager.operators.results import emit_results
 from tidegate.taskmanager.timers import OperatorTimers, Timer, TimerQueue
+
+
+class NoCurrentKey:
+    """Stands in for the key where there is none: touching keyed state or timers with it says what is wrong."""
+
+    def __init__(self, operator_name: str, where: str, instead: str) -> None:
+        self._operator_name = operator_name
+        self._where = where
+        self._instead = instead  # the state to use there
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigurationError(
+            f"operator '{self._operator_name}': keyed state was used in {self._where}, where no key is current; use "
+            f"{self._instead} state there, and keyed state and timers in process_element and on_timer"
+        )
+
+    def __hash__(self) -> int:
+        self._refuse()
+
+    def __reduce__(self) -> NoReturn:
+        self._refuse()
 
 
 class KeyedOperator(FunctionOperator):
@@ -37,6 +60,21 @@ class KeyedOperator(FunctionOperator):
             key_group(key, self.context.max_parallelism)
         except Exception as error:
             self.fail("key_by()", error, value)
+
+    def last_processing_timer(self) -> int | None:
+        timers: OperatorTimers | None = getattr(self, "timers", None)
+        return None if timers is None else timers.processing.last_timestamp()
+
+    def forget_keys(self) -> None:
+        timers: OperatorTimers | None = getattr(self, "timers", None)
+        if timers is not None:
+            timers.clear()
+        self.backend.drop_all()
+
+    def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        if self.backend is not None and isinstance(self.function, CheckpointedFunction):
+            self.backend.current_key = NoCurrentKey(self.name, "snapshot_state", "operator")
+        super().update_state(checkpoint_id, timestamp)
 
     def fail_keyed(self, doing: str, error: BaseException, values: list[Any], rest: Iterator[Any]) -> NoReturn:
         """`fail_at`, with a better word when it was the key."""
@@ -110,6 +148,7 @@ class KeyedProcessOperator(TimerOperator):
         extend = values.extend
         stamps: list[int] | None = None
         self.check_key(select, batch.values[0])
+        backend.prefetch(select, batch.values)
         rest = iter(batch.values)
         try:
             if batch.timestamps is None:
@@ -146,6 +185,7 @@ class KeyedMapOperator(KeyedOperator):
     def process(self, batch: RecordBatch) -> None:
         function, backend, select = self._function, self.backend, self.selectors[0]
         self.check_key(select, batch.values[0])
+        backend.prefetch(select, batch.values)
         values: list[Any] = []
         stamps: list[int] = []
         old = batch.timestamps if batch.timestamps is not None else repeat(0, len(batch.values))
@@ -186,6 +226,7 @@ class ReduceOperator(KeyedOperator):
         reduce, backend, select = self._reduce, self.backend, self.selectors[0]
         current, update = self._state.value, self._state.update
         self.check_key(select, batch.values[0])
+        backend.prefetch(select, batch.values)
         values: list[Any] = []
         append = values.append
         rest = iter(batch.values)

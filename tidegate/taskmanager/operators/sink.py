@@ -58,7 +58,7 @@ class SinkOperator(Operator):
             c.clock,
             restored_state=list(self._writer_state.get()),
             restored_checkpoint_id=c.restored_checkpoint,
-            operator_id=self.node.operator_id,
+            operator_id=c.sink_owner or self.node.operator_id,
             restored_committables=restored,
         )
         try:
@@ -117,6 +117,17 @@ class SinkOperator(Operator):
         self._prepare(_AT_THE_END)
         self._commit_up_to = _AT_THE_END
         self._commit_ready()
+
+    def take_committables(self) -> list[Any]:
+        """Instead of `commit_all`, for a host that commits elsewhere: all that waits, which is that host's business
+        from now on."""
+        self._prepare(_AT_THE_END)
+        try:
+            self._writer.snapshot_state(_AT_THE_END)  # what was prepared is needed after this writer is closed
+        except Exception as error:
+            self.fail("snapshot_state()", error)
+        taken, self._waiting = [committable for _, committable in self._waiting], []
+        return taken
 
     @property
     def committed(self) -> bool:

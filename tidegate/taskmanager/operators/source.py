@@ -51,6 +51,7 @@ class SourceOperator(Operator):
         self._idle = False  # what was sent on last
         assigner = getattr(spec.watermark_strategy, "timestamp_assigner", None)
         self._extract = None if assigner is None else bind(assigner, "extract_timestamp")
+        self.in_order = False  # read each split to its end before the next one
         self.finished = False  # every split was read to its end
         self.wake_at_ms: float | None = None  # after an empty poll: when to poll again
 
@@ -84,8 +85,9 @@ class SourceOperator(Operator):
         count = len(self._splits)
         for _ in range(count):
             current = self._splits[self._turn]
-            self._turn = (self._turn + 1) % count
             reader = current.reader
+            if reader is None or not self.in_order:
+                self._turn = (self._turn + 1) % count
             if reader is None:
                 continue
             if self._limit is not None and current.time.reached > self._limit:
@@ -99,6 +101,8 @@ class SourceOperator(Operator):
                     current.offset = reader.offset()
                     current.reader = None
                     reader.close()
+                    if self.in_order:
+                        self._turn = (self._turn + 1) % count
                     continue
                 wake = None if len(polled) else reader.wake_at_ms()
             except Exception as error:
@@ -108,6 +112,8 @@ class SourceOperator(Operator):
                 return len(polled)
             wake = now_ms + _IDLE_POLL_MS if wake is None else wake
             self.wake_at_ms = wake if self.wake_at_ms is None else min(wake, self.wake_at_ms)
+            if self.in_order:
+                return 0
         self.finished = self.wake_at_ms is None
         return 0
 
@@ -169,6 +175,19 @@ class SourceOperator(Operator):
         if idle != self._idle:
             self._idle = idle
             self.output_status(idle)
+
+    def announce_time(self) -> None:
+        if self.context.restored_checkpoint is not None:
+            self.output_status(self._idle)
+
+    def announce_reached(self) -> None:
+        """Instead of `finish`, for a job that others go on from: all that the splits held was read, so time is where
+        the furthest of them has come to."""
+        for split in self._splits:
+            split.time.on_periodic()
+        reached = max((split.time.reached for split in self._splits), default=self.current_watermark)
+        if reached > self.current_watermark:
+            self.process_watermark(reached)
 
     def finish(self) -> None:
         if self._idle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import repeat
+from typing import Any
 
 from tidegate.common.ids import CheckpointId
 from tidegate.common.record_batch import RecordBatch
@@ -28,12 +29,15 @@ class AssignTimestampsOperator(Operator):
     def open(self) -> None:
         c = self.context
         self._state = c.operator_state.get_union_list_state(ListStateDescriptor(self.STATE_NAME))
-        restored = list(self._state.get())
-        mine = [progress for subtask, progress in restored if subtask == c.subtask]
-        if len(restored) == c.parallelism and mine:
-            self._producer.restore(mine[0])
+        restored = {subtask: progress for subtask, *progress in self._state.get()}
+        if len(restored) == c.parallelism and c.subtask in restored:
+            self._restore(restored[c.subtask])
         elif restored:  # rescaled: the slowest of all counts
-            self._producer.restore(min((p for _, p in restored), key=lambda p: p[0]))
+            self._restore(min(restored.values(), key=lambda progress: progress[0][0]))
+
+    def _restore(self, progress: list[Any]) -> None:
+        self._producer.restore(progress[0])
+        self.current_watermark = progress[1] if len(progress) > 1 else MIN_WATERMARK
 
     def process(self, batch: RecordBatch) -> None:
         now = self.context.clock.now_ms()
@@ -50,9 +54,7 @@ class AssignTimestampsOperator(Operator):
                 self.fail_at("extract_timestamp()", error, batch.values, rest)
         stamped = RecordBatch(batch.values, stamps)
         self._producer.on_batch(stamps, now)
-        if self._idle:
-            self._idle = False
-            self.output_status(False)
+        self._say_active()
         if not self._producer.asks_about_records or stamps is None:
             self.output(stamped)
             return
@@ -69,6 +71,11 @@ class AssignTimestampsOperator(Operator):
         if start < len(stamped):
             self.output(stamped.slice(start, len(stamped)))
 
+    def _say_active(self) -> None:
+        if self._idle:
+            self._idle = False
+            self.output_status(False)
+
     @property
     def periodic(self) -> bool:
         return self._producer.produces
@@ -77,6 +84,12 @@ class AssignTimestampsOperator(Operator):
         self._producer.on_periodic()
         if self.current_watermark < MAX_WATERMARK:
             self._emit_watermark(now_ms)
+
+    def announce_time(self) -> None:
+        if self.context.restored_checkpoint is not None:
+            self.output_status(self._idle)
+            if self.current_watermark > MIN_WATERMARK:
+                self.output_watermark(self.current_watermark)
 
     def _emit_watermark(self, now_ms: float) -> None:
         watermark, idle = combined([self._producer], now_ms)
@@ -89,6 +102,7 @@ class AssignTimestampsOperator(Operator):
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_WATERMARK:
+            self._say_active()  # nobody listens to the watermarks of an idle channel
             self.current_watermark = timestamp
             self.output_watermark(timestamp)
 
@@ -96,4 +110,6 @@ class AssignTimestampsOperator(Operator):
         """Idleness is decided here, not upstream."""
 
     def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
-        self._state.update([(self.context.subtask, self._producer.state())])
+        # The end of time is the source's to tell again, or, after a drain, not to tell.
+        said = self.current_watermark if self.current_watermark < MAX_WATERMARK else MIN_WATERMARK
+        self._state.update([(self.context.subtask, self._producer.state(), said)])

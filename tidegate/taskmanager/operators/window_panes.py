@@ -186,6 +186,9 @@ class PaneWindowOperator(BaseWindowOperator):
     def next_processing_timer(self) -> int | None:
         return None if self.event_time or not self._order else self._order[0][1]
 
+    def last_processing_timer(self) -> int | None:
+        return None if self.event_time or not self._order else max(end for _, end in self._order)
+
     def _fire(self, up_to: int, limit: int) -> bool:
         """Fire the panes of windows that end by `up_to`, at most `limit`. True: none is left."""
         order = self._order

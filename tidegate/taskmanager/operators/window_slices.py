@@ -14,12 +14,14 @@ import datetime
 import decimal
 from typing import Any
 
+from tidegate.common.errors import ConfigurationError
 from tidegate.common.record_batch import RecordBatch
 from tidegate.datastream.state import MapStateDescriptor
 from tidegate.datastream.window import TimeWindow
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.state.serialization import dumps, loads
 from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.operators.merge_check import MergeCheck
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggregation_calls, called_by_runtime
 from tidegate.taskmanager.timers import OperatorTimers, Timer
 
@@ -39,6 +41,10 @@ class SliceWindowOperator(BaseWindowOperator):
         self._slide: int = self.assigner.slide
         self._offset: int = self.assigner.offset
         self._length: int = self.assigner.pane
+        self._check: MergeCheck | None = None
+        if self._result is not None:
+            name = type(self.spec.aggregation).__name__
+            self._check = MergeCheck(name, self._first, self._add, self._result, self._merge)
 
     def open(self) -> None:
         super().open()
@@ -48,12 +54,22 @@ class SliceWindowOperator(BaseWindowOperator):
 
     # ------------------------------------------------------------ records
     def process(self, batch: RecordBatch) -> None:
+        if self._check is not None:
+            self._try_merge(self._check, batch)
         if self.event_time:
             self._process(batch, self.timestamps_of(batch), self.current_watermark)
         else:
             now = self.now()  # one look at the clock for the batch, which takes milliseconds
             self._process(batch, [now] * len(batch.values), MIN_WATERMARK)
         self.flush()
+
+    def _try_merge(self, check: MergeCheck, batch: RecordBatch) -> None:
+        try:
+            check.on_records(batch.values)
+        except ConfigurationError as error:
+            self.fail("merge()", error)
+        if check.done:
+            self._check = None
 
     def _process(self, batch: RecordBatch, stamps: list[int], watermark: int) -> None:
         select, first, add, backend = self.selectors[0], self._first, self._add, self.backend
@@ -119,6 +135,10 @@ class SliceWindowOperator(BaseWindowOperator):
     def next_processing_timer(self) -> int | None:
         due = None if self.event_time else self._queue.next_timestamp()
         return None if due is None else due + 1
+
+    def last_processing_timer(self) -> int | None:
+        last = super().last_processing_timer()
+        return None if last is None else last + self._size  # firing a window sets the timer of the next one
 
     def _fire(self, up_to: int, limit: int) -> bool:
         try:

@@ -1,0 +1,111 @@
+"""What a task takes over from the time in a snapshot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tidegate.network.channels import InputChannel
+from tidegate.network.elements import MIN_WATERMARK
+from tidegate.taskmanager.task_time import TaskTime
+
+NONE = MIN_WATERMARK
+
+
+class Lists:
+    """Union list state, shared by the subtasks that are given it."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self.entries = entries
+
+    def get_union_list_state(self, descriptor: Any) -> Lists:
+        return self
+
+    def get(self) -> list[Any]:
+        return self.entries
+
+    def update(self, entries: list[Any]) -> None:
+        self.entries = entries
+
+    def clear(self) -> None:
+        self.entries = []
+
+
+class Head:
+    def __init__(self, lists: Lists) -> None:
+        self.context = SimpleNamespace(operator_state=lists)
+        self.current_watermark = NONE
+        self.said: list[Any] = []
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.said.append(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self.said.append(idle)
+
+
+class Maker:
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    def announce_time(self) -> None:
+        self._head.said.append("active")
+
+
+def restored(
+    entries: list[Any], subtask: int = 0, parallelism: int = 2, names: tuple[str, ...] = ("e/0", "e/1")
+) -> Any:
+    """(the task's time, its head) after a restore."""
+    head: Any = Head(Lists(entries))
+    inputs: Any = [InputChannel.__new__(InputChannel) for _ in names]
+    chain: Any = SimpleNamespace(head=head, periodic=[Maker(head)])
+    time = TaskTime(chain, inputs, list(names), subtask, parallelism, 200.0)
+    time.restore()
+    return time, head
+
+
+def entry(subtask: int, watermark: int, firing: bool = False, of: int = 2, **channels: tuple[int, bool]) -> Any:
+    return subtask, watermark, {f"e/{n[1:]}": c for n, c in channels.items()}, firing, of
+
+
+def test_every_subtask_gets_its_own_time_and_says_it_again() -> None:
+    entries = [entry(0, 10, c0=(10, False), c1=(20, False)), entry(1, 30, c0=(30, False), c1=(40, True))]
+    time, head = restored(entries, subtask=1)
+    assert (head.current_watermark, head.said, time.pending) == (30, [False, 30, "active"], False)
+    time, head = restored([entry(0, 9, c0=(9, True), c1=(3, True))])
+    assert head.said == [True, 9, "active"], "idle as before"
+
+
+def test_a_subtask_that_had_no_watermark_has_none_whatever_the_others_have() -> None:
+    for parallelism in (2, 3):
+        _, head = restored([entry(0, 10, c0=(10, False), c1=(20, False))], subtask=1, parallelism=parallelism)
+        assert (head.current_watermark, head.said) == (NONE, ["active"])
+
+
+@pytest.mark.parametrize("firing", [False, True])
+def test_timers_are_fired_only_if_they_were_being_fired(firing: bool) -> None:
+    time, head = restored([entry(0, 10, firing, 1, c0=(10, False), c1=(20, False))], parallelism=1)
+    assert time.pending is firing
+    assert head.said == ([False, "active"] if firing else [False, 10, "active"])
+
+
+def test_with_another_parallelism_the_lowest_counts() -> None:
+    entries = [entry(0, 10, c0=(10, False)), entry(1, 30, True, c0=(30, False))]
+    time, head = restored(entries, subtask=2, parallelism=3)
+    assert (head.current_watermark, time.pending) == (10, True)
+
+
+def test_a_snapshot_of_before_says_less_and_is_read() -> None:
+    time, head = restored([(0, 10, {"e/0": (10, False), "e/1": (20, False)}), (1, 30, {})])
+    assert (head.current_watermark, time.pending) == (10, True)
+
+
+def test_what_is_saved_is_what_is_restored() -> None:
+    time, head = restored([entry(0, 10, True, c0=(10, False), c1=(20, True)), entry(1, 30)])
+    time.save()
+    saved = list(head.context.operator_state.get())
+    assert saved == [entry(0, 10, True, c0=(10, False), c1=(20, True))]
+    time.save(drained=True)
+    assert head.context.operator_state.get() == []
