@@ -49,8 +49,15 @@ class KeyedStateBackend(abc.ABC):
     def keys(self, state_name: str) -> Iterator[Any]:
         """All keys that have an entry in the state. Not during a modification."""
 
+    def prefetch(self, select: Callable[[Any], Any], values: list[Any]) -> None:
+        """A hint: `select` gives the keys of the records that are processed next. Never raises."""
+
     def end_of_batch(self) -> None:
         """Called when the operator has processed a batch, or fired timers: the time to tidy up."""
+
+    @abc.abstractmethod
+    def drop_all(self) -> None:
+        """Remove the entries of all states for all keys. The state objects that were handed out stay valid."""
 
     @abc.abstractmethod
     def snapshot(self, checkpoint_id: CheckpointId, full: bool = False) -> KeyedSnapshotWriter:

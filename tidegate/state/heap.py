@@ -167,6 +167,11 @@ class HeapKeyedStateBackend(NamedStates):
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
         self._ledger.abort(checkpoint_id)
 
+    def drop_all(self) -> None:
+        for table in self._tables.values():
+            table.load({})
+        self._ledger.confirmed_chain = None  # what was removed is not among the changed keys
+
     def dispose(self) -> None:
         for table in self._tables.values():
             table.load({})

@@ -23,7 +23,7 @@ from tidegate.storage.handles import KeyedChunk, KeyedIncrement, KeyedSnapshot, 
 BACKEND_NAME = "heap"
 CHUNK_ENTRIES = 16_384
 
-_SCALARS = frozenset(
+SCALARS = frozenset(
     {int, float, bool, str, bytes, complex, type(None), decimal.Decimal, datetime.date, datetime.datetime}
     | {datetime.timedelta}
 )
@@ -55,7 +55,7 @@ class FrozenChunk:
 
 def freeze(operator_name: str, state: str, keys: list[Any], values: list[Any]) -> list[FrozenChunk]:
     """Raises SerializationError, naming operator, state and key, for a value that cannot be pickled."""
-    lazy = set(map(type, values)) <= _SCALARS
+    lazy = set(map(type, values)) <= SCALARS
     chunks = []
     for start in range(0, len(keys), CHUNK_ENTRIES):
         some_keys, some_values = keys[start : start + CHUNK_ENTRIES], values[start : start + CHUNK_ENTRIES]

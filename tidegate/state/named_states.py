@@ -169,6 +169,11 @@ class NamedStates(KeyedStateBackend):
         for sweep in self._sweeps:
             sweep.run()
 
+    def drop_all(self) -> None:
+        for table in self._tables.values():
+            for key in list(table.live_keys()):
+                table.remove(key)
+
     def _check_same_declaration(self, info: KeyedStateInfo) -> None:
         known = self._tables[info.name].info
         if (known.kind, known.namespaced) != (info.kind, info.namespaced):

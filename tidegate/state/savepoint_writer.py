@@ -58,9 +58,13 @@ class FrozenEntries(Protocol):
 class SavepointWriter:
     """One task's part. `close` or `abort` ends it, as with a TaskStateWriter."""
 
-    def __init__(self, files: Files, subtask: int, max_parallelism: int, checkpoint_id: CheckpointId) -> None:
+    def __init__(
+        self, files: Files, subtask: int, max_parallelism: int, checkpoint_id: CheckpointId, part: str = ""
+    ) -> None:
+        """`part`: in the names of the files, instead of the subtask's number."""
         self._files = files
-        self._part = str(subtask)
+        self._subtask = subtask
+        self._part = part or str(subtask)
         self._max_parallelism = max_parallelism
         self._checkpoint_id = checkpoint_id
         self._paths: list[str] = []
@@ -154,7 +158,7 @@ class SavepointWriter:
         texts = [_text_of_pickle(operator_name, name, item) for item in items]
         writer.add(
             [
-                pa.array([int(self._part)] * len(items), pa.int32()),
+                pa.array([self._subtask] * len(items), pa.int32()),
                 pa.array(range(len(items)), pa.int32()),
                 pa.array(texts, pa.string()),
                 pa.array(items, pa.binary()),

@@ -17,8 +17,17 @@ from tidegate.common import Configuration
 from tidegate.common.errors import ConfigurationError, StateBackendError
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
+from tidegate.state.rocksdb.bulk_keys import encode_all, encode_in_order
 from tidegate.state.rocksdb.folders import PREFIX, SlotFolder
-from tidegate.state.rocksdb.keys import decode_value, encode_value, is_exact, prefix_end
+from tidegate.state.rocksdb.keys import EntryCodec, decode_value, encode_value, is_exact, prefix_end
+from tidegate.state.rocksdb.records import (
+    decode_records,
+    encode_numbers,
+    encode_record,
+    frame,
+    framed_original,
+    record_value,
+)
 from tidegate.state.rocksdb.resources import SlotResources
 from tidegate.state.rocksdb.settings import MB, RocksDBSettings
 from tidegate.state.rocksdb.tables import MAX_CHANGES
@@ -307,6 +316,26 @@ def test_what_is_uploaded_follows_what_has_changed(tmp_path):
         b.dispose()
 
 
+def test_when_everything_has_changed_no_more_than_a_full_snapshot_is_uploaded(tmp_path):
+    """RocksDB has merged some of the changes by then: without care those would be uploaded beside the newer ones."""
+    backend, sink = make(tmp_path, write_buffer_size=MB // 2, background_threads=1), MemorySink()
+    state = backend.get_state(VALUE)
+    source = random.Random(1)
+    sizes = []
+    for number in range(1, 5):
+        for key in source.sample(range(50_000), 50_000):
+            backend.current_key = key
+            state.update(source.randbytes(50))
+            if key % 1000 == 0:
+                backend.flush()
+        before = set(sink.files)
+        backend.snapshot(number).write(sink)
+        backend.notify_checkpoint_complete(number)
+        sizes.append(uploaded(sink, before))
+    assert max(sizes[1:]) < 1.3 * sizes[0]
+    backend.dispose()
+
+
 def test_hard_links_do_not_stay(tmp_path):
     backend, sink = make(tmp_path), MemorySink()
     state = backend.get_state(VALUE)
@@ -353,6 +382,55 @@ def test_exact_keys_are_read_back():
         assert type(again) is type(key)
     for key in (True, 1.0, (1, True)):
         assert not is_exact(key)
+
+
+EDGES = [0, 1, -1, -2, 127, 2**61 - 2, 2**61 - 1, 2**61, -(2**61) + 1, -(2**61), 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [*EDGES, *range(-50, 50)],
+        [*EDGES, 2**63, *range(50)],
+        [*map(str, EDGES), "é", "", "\ud800", *map(chr, range(65, 120))],
+        [*range(50), "a", None, True, (1, 2)],
+        [1, 2],
+    ],
+    ids=["ints", "more than 64 bits", "strings", "mixed", "few"],
+)
+def test_many_keys_at_once_are_encoded_as_one_by_one(entries):
+    codec = EntryCodec(3, 128, False)
+    single = [codec.encode(entry) for entry in entries]
+    assert encode_all(codec, entries) == single
+    keys, positions = encode_in_order(codec, entries)
+    assert keys == sorted(single)
+    assert [single[i] for i in positions] == keys
+    named = EntryCodec(3, 128, True)
+    pairs = [(entry, "ns") for entry in entries]
+    assert encode_all(named, pairs) == [named.encode(pair) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [i for i in EDGES for _ in range(3)],
+        [*EDGES, 2**63, *range(20)],
+        [0.5, -0.0, float("inf"), 1e300, *map(float, range(30))],
+        [*range(30), 1.5, True, None, "x", [1]],
+        ["12345678", *range(30)],
+    ],
+)
+def test_many_values_at_once_are_encoded_as_one_by_one(values):
+    single = [encode_record(value) for value in values]
+    many = encode_numbers(values)
+    assert many is None or many == single
+    for decoded in (decode_records(single), [record_value(record) for record in single]):
+        assert list(map(repr, decoded)) == list(map(repr, values))
+    for value, record in zip(values, single, strict=True):
+        framed = frame("original", record)
+        assert repr(record_value(framed)) == repr(value)
+        assert framed_original(framed) == "original"
+        assert framed_original(record) is None
 
 
 def test_the_end_of_a_prefix():

@@ -4,6 +4,8 @@ One database per operator subtask; a state is a number in the record keys (see `
 Python objects first (see `tables`), a flush writes them in batches. `KeyedSnapshot.states` lists the states by number,
 so a restored database is understood without a look into it.
 
+A snapshot freezes the changes and is written by its asynchronous part (see `frozen`).
+
 Values belong to the backend, as on the heap: an object that user code changes in place without `update` (or `put`,
 `add`) may or may not be in the next snapshot. Unlike there, a value that cannot be pickled fails at the next flush, not
 only at the next checkpoint.
@@ -25,6 +27,7 @@ from tidegate.state.heap_snapshot import iterate_chunks
 from tidegate.state.keyed_states import Cursor
 from tidegate.state.named_states import Clock, NamedStates, aggregate_function, unknown_kind
 from tidegate.state.rocksdb.database import Database
+from tidegate.state.rocksdb.frozen import Cut
 from tidegate.state.rocksdb.keys import GROUP, RANGE, EntryCodec
 from tidegate.state.rocksdb.lists import NUMBER, RocksListState
 from tidegate.state.rocksdb.maps import RocksMapState
@@ -32,7 +35,7 @@ from tidegate.state.rocksdb.reader import download, make_table
 from tidegate.state.rocksdb.resources import SlotResources
 from tidegate.state.rocksdb.snapshot import BACKEND_NAME, RocksDBSnapshotWriter, UploadLedger
 from tidegate.state.rocksdb.tables import RocksTable
-from tidegate.state.rocksdb.values import RocksAggregatingState, RocksReducingState, RocksValueState
+from tidegate.state.rocksdb.values import RocksAggregatingState, RocksReducingState, RocksValueState, ValueTable
 from tidegate.storage.handles import KeyedSnapshot, KeyedStateInfo
 
 _CHECK_SIZE_EVERY = 32  # batches
@@ -59,7 +62,9 @@ class RocksDBKeyedStateBackend(NamedStates):
         self._own_folder: Path | None = None  # made when first needed
         self._open: Database | None = None
         self._ledger = UploadLedger()
+        self._prefetching: list[ValueTable] = []  # tables whose entries are known from the keys of a batch
         self._batches = 0
+        self._cut: Cut | None = None  # of the newest snapshot, until what it froze is in RocksDB and absorbed
         self._disposed = False
 
     @property
@@ -87,7 +92,7 @@ class RocksDBKeyedStateBackend(NamedStates):
         table.flush()
 
     def _new_table(self, info: KeyedStateInfo) -> RocksTable:
-        return make_table(
+        table = make_table(
             self.operator_name,
             info,
             len(self._tables),
@@ -96,6 +101,10 @@ class RocksDBKeyedStateBackend(NamedStates):
             self._database,
             self._resources,
         )
+        table.settle = self._settle
+        if isinstance(table, ValueTable) and not info.namespaced and info.kind != "timers":
+            self._prefetching.append(table)
+        return table
 
     def _plain_state(self, kind: str, descriptor: StateDescriptor, table: Any, cursor: Cursor) -> Any:
         if kind == "reducing" and isinstance(descriptor, ReducingStateDescriptor):
@@ -107,13 +116,36 @@ class RocksDBKeyedStateBackend(NamedStates):
             raise unknown_kind(descriptor)
         return plain(cursor, table)
 
+    def prefetch(self, select: Callable[[Any], Any], values: list[Any]) -> None:
+        wanted = [table for table in self._prefetching if table.may_prefetch]
+        if wanted:
+            try:
+                keys = list(map(select, values))
+                for table in wanted:
+                    table.prefetch(keys)
+            except Exception:
+                return  # the user's selector, or a key that is none: the operator meets it again, and knows the record
+
     def end_of_batch(self) -> None:
-        super().end_of_batch()
+        if self._cut is not None and self._cut.done:
+            self._settle()
+        if self._cut is None:  # what follows writes to the database
+            super().end_of_batch()
+            for table in self._tables.values():
+                table.drain()
         self._batches += 1
         if self._batches >= _CHECK_SIZE_EVERY:
             self._batches = 0
             for table in self._tables.values():
                 table.check_size()
+
+    def _settle(self) -> None:
+        """See that what is frozen is in RocksDB: the asynchronous part has done it, is waited for, or comes later."""
+        if self._cut is not None:
+            self._cut.finish()
+            self._cut = None
+            for table in self._tables.values():
+                table.absorb()
 
     def flush(self) -> None:
         """Write everything to RocksDB."""
@@ -123,19 +155,23 @@ class RocksDBKeyedStateBackend(NamedStates):
     # ------------------------------------------------------------ snapshot and restore
 
     def snapshot(self, checkpoint_id: CheckpointId, full: bool = False) -> RocksDBSnapshotWriter:
-        """The synchronous part: write the cache out, flush RocksDB's own buffer, make hard links."""
-        self.flush()
-        folder = self.folder / f"checkpoint-{checkpoint_id}"
-        self._database.checkpoint(folder)
+        """The synchronous part: freeze what has changed. After an error everything is as before."""
+        self._settle()
+        tables = list(self._tables.values())
+        for table, frozen in [(table, table.prepare()) for table in tables]:
+            table.freeze(frozen)
         writer = RocksDBSnapshotWriter(
             self.operator_name,
-            folder,
+            self._database,
+            tables,
+            self.folder / f"checkpoint-{checkpoint_id}",
             self.key_group_range,
             checkpoint_id,
-            [table.info for table in self._tables.values()],
+            [table.info for table in tables],
             self._ledger.confirmed if self.incremental and not full else {},
             detached=full,
         )
+        self._cut = writer.cut
         self._ledger.open_snapshot(checkpoint_id, writer)
         return writer
 
@@ -231,6 +267,8 @@ class RocksDBKeyedStateBackend(NamedStates):
         if self._disposed:
             return
         self._disposed = True
+        if self._cut is not None:
+            self._cut.abandon(self.operator_name)
         if self._open is not None:
             self._open.close()
         for table in self._tables.values():

@@ -6,20 +6,25 @@ The write-ahead log is off: what survives a crash is the checkpoint, never the w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import StateBackendError
-from tidegate.state.rocksdb.resources import SlotResources
+from tidegate.state.rocksdb.resources import SlotResources, new_cache
 from tidegate.state.rocksdb.settings import MB, RocksDBSettings
 
 if TYPE_CHECKING:
     from rocksdict import Options, Rdict, WriteBatch
 
+_MERGE_AT = 1.2
+_MOSTLY_NEW = 0.75
+
 
 class Database:
-    """Used by one thread. `raw` is the rocksdict object: for the hot path, which catches errors itself."""
+    """Written by one thread at a time, read by any. `raw` is the rocksdict object: for the hot path, which catches
+    errors itself."""
 
     def __init__(
         self, operator_name: str, path: Path, resources: SlotResources | None = None, *, read_only: bool = False
@@ -38,6 +43,7 @@ class Database:
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]
         self._closed = False
+        self._merging = threading.Lock()  # held by `merge_new_files`
 
     def batch(self) -> WriteBatch:
         from rocksdict import WriteBatch
@@ -54,6 +60,12 @@ class Database:
         batch = self.batch()
         batch.delete_range(first, end)
         self.write(batch)
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        try:
+            return self.raw.get(keys)  # type: ignore[arg-type,return-value]
+        except Exception as error:
+            raise self.failure("cannot be read", error) from error
 
     def scan(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Records in [first, end), in order."""
@@ -87,16 +99,40 @@ class Database:
         from rocksdict import Checkpoint
 
         try:
+            self.raw.flush()  # lets other threads run, which the same inside of `create_checkpoint` does not
             Checkpoint(self.raw).create_checkpoint(str(path))
         except Exception as error:
             raise self.failure(f"cannot make the checkpoint {path}", error) from error
 
+    def merge_new_files(self, known: Collection[str]) -> None:
+        """Merge all files if most of them are not `known` (names) and they hold much twice: if they are larger than the
+        largest run of files without overlaps, which is about the size of the whole. On any thread, while others read
+        and write. `close` interrupts it."""
+        with self._merging:
+            if self._closed:
+                return
+            try:
+                files = self.raw.live_files()
+                runs: dict[Any, int] = {}
+                for file in files:  # a level is a run, but at level 0, where each file is one
+                    run = file["level"] or file["name"]
+                    runs[run] = runs.get(run, 0) + file["size"]
+                new = sum(file["size"] for file in files if file["name"].lstrip("/") not in known)
+                if new > _MERGE_AT * max(runs.values(), default=0) and new > _MOSTLY_NEW * sum(runs.values()):
+                    self.raw.compact_range(None, None)
+            except Exception as error:
+                raise self.failure("cannot be compacted", error) from error
+
     def close(self) -> None:
-        """May be called twice."""
-        if not self._closed:
-            self._closed = True
-            with contextlib.suppress(Exception):  # nothing of it is needed any more
-                self.raw.close()
+        """May be called twice. Nobody else may be using it, but for `merge_new_files`."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._merging.locked():
+            with contextlib.suppress(Exception):
+                self.raw.cancel_all_background(False)
+        with self._merging, contextlib.suppress(Exception):  # nothing of it is needed any more
+            self.raw.close()
 
     def failure(self, what: str, error: Exception) -> StateBackendError:
         return StateBackendError(
@@ -106,12 +142,12 @@ class Database:
 
 
 def _options(settings: RocksDBSettings, resources: SlotResources | None) -> Options:
-    from rocksdict import BlockBasedOptions, Cache, DBCompactionStyle, Options, UniversalCompactOptions
+    from rocksdict import BlockBasedOptions, DBCompactionStyle, Options, UniversalCompactOptions
 
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     if resources is None:
-        cache = Cache(settings.native_bytes)
+        cache = new_cache(settings.native_bytes, settings.block_size)
     else:
         cache, manager = resources.native()
         options.set_write_buffer_manager(manager)
@@ -124,6 +160,8 @@ def _options(settings: RocksDBSettings, resources: SlotResources | None) -> Opti
     options.set_block_based_table_factory(table)
     buffer = settings.write_buffer_size or max(MB, min(64 * MB, settings.write_buffer_bytes // 2))
     options.set_write_buffer_size(buffer)
+    options.set_memtable_prefix_bloom_ratio(0.1)  # most keys are not in there, and looking takes longer than in a file
+    options.set_memtable_whole_key_filtering(True)
     options.set_target_file_size_base(settings.target_file_size)
     options.set_max_background_jobs(settings.background_threads)
     options.set_max_open_files(settings.max_open_files)

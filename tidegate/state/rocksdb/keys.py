@@ -8,7 +8,7 @@ so that the key groups are contiguous ranges, and what belongs to one entry stan
 single value, the position of a list's chunk, or the key of a map entry.
 
 The bytes are made for comparing: 1, 1.0 and True are one key. Only values of a few exact types can be read back from
-them (`is_exact`); for others the record's value carries the pickled key (see `frame`).
+them (`is_exact`); for others the record's value carries the pickled key (see `records.frame`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.state.key_groups import stable_hash
-from tidegate.state.serialization import PROTOCOL, dumps
+from tidegate.state.serialization import PROTOCOL
 
 HEADER = struct.Struct(">HHI")
 RANGE = struct.Struct(">HH")
@@ -39,10 +39,6 @@ _FLOAT = struct.Struct(">cd")
 _INT_KEY = struct.Struct(">HHIcq")
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_PICKLE_START = 0x80  # of every pickle since protocol 2
-_FRAMED = b"K"
-
-unpickle: Callable[[bytes], Any] = pickle.loads  # see state.class_mapping
 
 
 class EntryCodec:
@@ -51,12 +47,12 @@ class EntryCodec:
     def __init__(self, state: int, max_parallelism: int, namespaced: bool) -> None:
         self.state = state
         self.namespaced = namespaced
-        self._max_parallelism = max_parallelism
+        self.max_parallelism = max_parallelism
 
     def encode(self, entry: Any) -> bytes:
         """The record key of a single value, and what the record keys of a list or map begin with."""
         key = entry[0] if self.namespaced else entry
-        group = stable_hash(key) % self._max_parallelism
+        group = stable_hash(key) % self.max_parallelism
         if type(key) is int and -(1 << 63) <= key < 1 << 63:  # written out: most keys
             encoded = _INT_KEY.pack(group, self.state, 9, b"i", key)
         else:
@@ -92,28 +88,6 @@ def prefix_end(prefix: bytes) -> bytes:
     """The first key after all that begin with `prefix` (which never consists of 0xff only)."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
-
-
-# ---------------------------------------------------------------- values of records
-
-
-def frame(original: Any, data: bytes) -> bytes:
-    """A record's value: pickled bytes, and before them the pickled `original` that its key cannot give back."""
-    key = dumps(original)
-    return _FRAMED + LENGTH.pack(len(key)) + key + data
-
-
-def framed_original(record: bytes) -> Any:
-    """What `frame` was given; None for a record without it. (The original is never None.)"""
-    if record[0] == _PICKLE_START:
-        return None
-    return unpickle(record[5 : 5 + LENGTH.unpack_from(record, 1)[0]])
-
-
-def record_value(record: bytes) -> Any:
-    if record[0] == _PICKLE_START:
-        return unpickle(record)
-    return unpickle(record[5 + LENGTH.unpack_from(record, 1)[0] :])
 
 
 # ---------------------------------------------------------------- encoding

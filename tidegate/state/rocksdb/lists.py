@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from tidegate.datastream.state import ListState
 from tidegate.state.keyed_states import Cursor
-from tidegate.state.rocksdb.keys import frame, framed_original, prefix_end, record_value
-from tidegate.state.rocksdb.tables import ENTRY_COST, MISSING, RocksTable
+from tidegate.state.rocksdb.frozen import Frozen
+from tidegate.state.rocksdb.keys import prefix_end
+from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
+from tidegate.state.rocksdb.records import frame, framed_original, record_value
+from tidegate.state.rocksdb.tables import RocksTable
 from tidegate.state.serialization import dumps
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ class ListTable(RocksTable):
     """`delta`: entry -> ListChange. Recent entries are whole lists."""
 
     delta: dict[Any, ListChange]
+    frozen: dict[Any, ListChange]
+    _frozen_at = 0  # chunks with a greater number hold what is frozen
 
     def get(self, entry: Any) -> list[Any]:
         """A list of its own, empty when there is no entry."""
@@ -67,46 +72,63 @@ class ListTable(RocksTable):
         """Elements are counted as they are added."""
 
     def _stored(self, entry: Any) -> list[Any]:
-        """Not to be changed by the caller."""
-        known = self.recent.find(entry)
-        if known is not MISSING:
-            found: list[Any] = known
-            return found
+        """What `delta` builds on. Not to be changed by the caller."""
+        change = self.frozen.get(entry)
+        if change is not None and change.replaced:
+            return change.new
+        known: list[Any] = self.recent.find(entry)
+        if known is MISSING:
+            known = self._read(entry)
+        return known if change is None else known + change.new
+
+    def _read(self, entry: Any) -> list[Any]:
+        """Without what is frozen, which may or may not be in RocksDB by now."""
         prefix = self.codec.encode(entry)
         elements: list[Any] = []
         size = chunks = 0
-        for _, record in self.database.scan(prefix, prefix_end(prefix)):
+        for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
+            if self.frozen and NUMBER.unpack_from(record_key, len(record_key) - NUMBER.size)[0] > self._frozen_at:
+                continue
             elements += record_value(record)
             size += len(record)
             chunks += 1
         self.recent.remember(entry, elements, ENTRY_COST + 3 * size)
-        if chunks >= JOIN_AT and entry not in self.delta:
+        if chunks >= JOIN_AT and entry not in self.delta and entry not in self.frozen:
             self.delta[entry] = ListChange(True, elements[:])
             self.changes += 1
         return elements
 
-    def _write(self, batch: WriteBatch, changes: list[tuple[Any, ListChange]]) -> WriteBatch:
+    def freeze(self, frozen: Frozen | None) -> None:
+        self._frozen_at = self.database.sequence()
+        super().freeze(frozen)
+
+    def _values_of(self, changes: Iterable[ListChange]) -> list[Any]:
+        return list(chain.from_iterable(change.new for change in changes))
+
+    def _serialise(self, changes: list[tuple[Any, ListChange]]) -> list[tuple[bytes, bool, bytes | None]]:
+        """(what the record keys begin with, the old chunks go, the new one)."""
+        encode, record_of = self.codec.encode, self._record
+        return [(encode(e), c.replaced, record_of(e, e, c.new) if c.new else None) for e, c in changes]
+
+    def _fill(self, batch: WriteBatch, records: list[Any], frozen: Frozen) -> None:
         suffix = NUMBER.pack(self.database.sequence() + 1)
-        for entry, change in changes:
-            prefix = self.codec.encode(entry)
-            if change.replaced:
+        for prefix, replaced, record in records:
+            if replaced:
                 for record_key in self.database.scan_keys(prefix, prefix_end(prefix)):
                     batch.delete(record_key)
-            size = 0
-            if change.new:
-                record = self._record(entry, entry, change.new)
-                size = len(record)
+            if record is not None:
                 batch[prefix + suffix] = record
-            self._remember(entry, change, size)
-        return batch
+                frozen.size += len(record)
 
-    def _remember(self, entry: Any, change: ListChange, size: int) -> None:
-        if change.replaced:
-            self.recent.remember(entry, change.new, ENTRY_COST + 3 * size)
-            return
-        known = self.recent.find(entry)
-        if known is not MISSING:
-            self.recent.remember(entry, known + change.new, ENTRY_COST + 3 * size)
+    def _remember(self, frozen: Frozen) -> None:
+        cost = ENTRY_COST + 3 * frozen.size // len(frozen.changes)
+        for entry, change in frozen.changes.items():
+            if change.replaced:
+                self.recent.remember(entry, change.new, cost)
+                continue
+            known = self.recent.find(entry)
+            if known is not MISSING:
+                self.recent.remember(entry, known + change.new, cost)
 
     def stored_items(self) -> Iterator[tuple[Any, Any]]:
         split = self.codec.split

@@ -5,14 +5,17 @@ No order is promised: entries come in the order of their keys' bytes, those chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from tidegate.datastream.state import MapState
 from tidegate.state.keyed_states import Cursor
-from tidegate.state.rocksdb.keys import decode_value, encode_value, framed_original, prefix_end, record_value
-from tidegate.state.rocksdb.tables import BATCH_BYTES, ENTRY_COST, MISSING, RocksTable
+from tidegate.state.rocksdb.frozen import Frozen
+from tidegate.state.rocksdb.keys import decode_value, encode_value, prefix_end
+from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
+from tidegate.state.rocksdb.records import framed_original, record_value
+from tidegate.state.rocksdb.tables import RocksTable
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
@@ -38,17 +41,23 @@ class MapTable(RocksTable):
     """`delta`: entry -> MapChange. Recent entries: (entry, map key) -> value or GONE."""
 
     delta: dict[Any, MapChange]
+    frozen: dict[Any, MapChange]
 
     def get(self, entry: Any) -> dict[Any, Any]:
         """The whole map, a dict of its own."""
-        change = self.delta.get(entry)
-        if change is not None and change.cleared:
-            return {key: value for key, value in change.puts.items() if value is not GONE}
-        content = dict(self._scan(entry))
-        if change is not None:
-            content.update(change.puts)
-            content = {key: value for key, value in content.items() if value is not GONE}
-        return content
+        change = self._change(entry)
+        if change is None:
+            return dict(self._scan(entry))
+        content = change.puts if change.cleared else {**dict(self._scan(entry)), **change.puts}
+        return {key: value for key, value in content.items() if value is not GONE}
+
+    def _change(self, entry: Any) -> MapChange | None:
+        """Of an entry against what RocksDB holds, which may have some of the frozen changes already: that they are
+        applied twice does no harm. Not to be changed by the caller."""
+        change, older = self.delta.get(entry), self.frozen.get(entry)
+        if older is None or (change is not None and change.cleared):
+            return change
+        return older if change is None else MapChange(older.cleared, {**older.puts, **change.puts})
 
     def put(self, entry: Any, value: Mapping[Any, Any]) -> None:
         self.delta[entry] = MapChange(True, dict(value))
@@ -71,13 +80,14 @@ class MapTable(RocksTable):
 
     def get_one(self, entry: Any, key: Any) -> Any:
         """The value of a map key, GONE when there is none."""
-        change = self.delta.get(entry)
-        if change is not None:
-            value = change.puts.get(key, MISSING)
-            if value is not MISSING:
-                return value
-            if change.cleared:
-                return GONE
+        for changes in (self.delta, self.frozen):
+            change = changes.get(entry)
+            if change is not None:
+                value = change.puts.get(key, MISSING)
+                if value is not MISSING:
+                    return value
+                if change.cleared:
+                    return GONE
         value = self.recent.find((entry, key))
         if value is MISSING:
             record_key = self.codec.encode(entry) + encode_value(key)
@@ -90,7 +100,7 @@ class MapTable(RocksTable):
         return value
 
     def is_empty(self, entry: Any) -> bool:
-        change = self.delta.get(entry)
+        change = self._change(entry)
         if change is None:
             return next(self._scan(entry), None) is None
         if any(value is not GONE for value in change.puts.values()):
@@ -107,37 +117,52 @@ class MapTable(RocksTable):
         original = framed_original(record)
         return decode_value(record_key[start:]) if original is None else original[1]
 
-    def _write(self, batch: WriteBatch, changes: list[tuple[Any, MapChange]]) -> WriteBatch:
-        remember = self.recent.remember
+    def _values_of(self, changes: Iterable[MapChange]) -> list[Any]:
+        return [value for change in changes for value in change.puts.values() if value is not GONE]
+
+    def _serialise(self, changes: list[tuple[Any, MapChange]]) -> list[tuple[bytes, Any]]:
+        """(record key, record or None), and before those of a cleared map (what they begin with, a list of the entry:
+        `[entry]`)."""
+        records: list[tuple[bytes, Any]] = []
         for entry, change in changes:
             prefix = self.codec.encode(entry)
             if change.cleared:
-                self._delete_all(batch, entry, prefix)
+                records.append((prefix, [entry]))
             for key, value in change.puts.items():
-                record_key = prefix + encode_value(key)
-                if value is GONE:
-                    batch.delete(record_key)
-                    remember((entry, key), GONE, ENTRY_COST)
-                else:
-                    record = self._record(entry, (entry, key), value)
-                    batch[record_key] = record
-                    remember((entry, key), value, ENTRY_COST + 3 * len(record))
-                    if len(record) > 1024 and batch.size_in_bytes() > BATCH_BYTES:
-                        self.database.write(batch)
-                        batch = self.database.batch()
-        return batch
+                record = None if value is GONE else self._record(entry, (entry, key), value)
+                records.append((prefix + encode_value(key), record))
+        return records
 
-    def _delete_all(self, batch: WriteBatch, entry: Any, prefix: bytes) -> None:
+    def _fill(self, batch: WriteBatch, records: list[Any], frozen: Frozen) -> None:
+        for record_key, record in records:
+            if record is None:
+                batch.delete(record_key)
+            elif type(record) is list:
+                self._delete_all(batch, record[0], record_key, frozen)
+            else:
+                batch[record_key] = record
+                frozen.size += len(record)
+
+    def _delete_all(self, batch: WriteBatch, entry: Any, prefix: bytes, frozen: Frozen) -> None:
         end = prefix_end(prefix)
         keys = []
         for record_key, record in self.database.scan(prefix, end):
-            self.recent.forget((entry, self._map_key(record_key, len(prefix), record)))
+            frozen.forgotten.append((entry, self._map_key(record_key, len(prefix), record)))
             keys.append(record_key)
         if len(keys) > POINT_DELETES:
             batch.delete_range(prefix, end)
         else:
             for record_key in keys:
                 batch.delete(record_key)
+
+    def _remember(self, frozen: Frozen) -> None:
+        for known in frozen.forgotten:
+            self.recent.forget(known)
+        puts = sum(len(change.puts) for change in frozen.changes.values())
+        cost = ENTRY_COST + 3 * frozen.size // max(1, puts)
+        for entry, change in frozen.changes.items():
+            for key, value in change.puts.items():
+                self.recent.remember((entry, key), value, cost)
 
     def stored_items(self) -> Iterator[tuple[Any, Any]]:
         split = self.codec.split

@@ -24,9 +24,9 @@ class SlotResources:
     def native(self) -> tuple[Any, Any]:
         """(block cache, write buffer manager); write buffers are charged to the cache, so it bounds both."""
         if self._native is None:
-            from rocksdict import Cache, WriteBufferManager
+            from rocksdict import WriteBufferManager
 
-            cache = Cache(self.settings.native_bytes)
+            cache = new_cache(self.settings.native_bytes, self.settings.block_size)
             manager = WriteBufferManager.new_write_buffer_manager_with_cache(
                 self.settings.write_buffer_bytes, False, cache
             )
@@ -40,3 +40,11 @@ class SlotResources:
         """The tables of the slot's operators have equal shares, once they hold more than a few entries."""
         self._tables += by
         self.table_bytes = max(MIN_TABLE_BYTES, self.settings.object_cache_bytes // max(1, self._tables))
+
+
+def new_cache(size: int, block_size: int) -> Any:
+    """Not RocksDB's LRU cache: that is cut into up to 64 pieces, and a file's filter that is larger than a piece (from
+    about two million keys on) would be read from disk again at every access."""
+    from rocksdict import Cache
+
+    return Cache.new_hyper_clock_cache(size, block_size)

@@ -1,4 +1,4 @@
-"""A checkpoint of the database: hard links in the synchronous part, upload of what is new in the asynchronous one.
+"""A checkpoint of the database, from its frozen moment (see `frozen`) to the upload of the files that are new.
 
 Files with state never change once they are written, and RocksDB never uses a name twice in the life of a database. So a
 file that the newest confirmed checkpoint has, under the same name and with the same size, is not uploaded again: the
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +20,8 @@ from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import CheckpointId
 from tidegate.state.backend import StateSink
 from tidegate.state.increments import MAX_UNCONFIRMED
+from tidegate.state.rocksdb.database import Database
+from tidegate.state.rocksdb.frozen import Cut, FrozenTable
 from tidegate.storage.handles import KeyedFile, KeyedSnapshot, KeyedStateInfo, StateHandle
 
 BACKEND_NAME = "rocksdb"
@@ -68,6 +70,8 @@ class RocksDBSnapshotWriter:
     def __init__(
         self,
         operator_name: str,
+        database: Database,
+        tables: Sequence[FrozenTable],
         folder: Path,
         key_group_range: tuple[int, int],
         checkpoint_id: CheckpointId,
@@ -78,15 +82,24 @@ class RocksDBSnapshotWriter:
         self.detached = detached  # belongs to the user (a savepoint): later checkpoints must not depend on its files
         self.files: list[KeyedFile] | None = None  # set when everything has been written
         self._operator_name = operator_name
+        self._database = database
         self._folder = folder
         self.key_group_range = key_group_range
         self._checkpoint_id = checkpoint_id
         self.states = states
         self._uploaded = uploaded  # by name; {} for a full snapshot
         self._delete_folder = weakref.finalize(self, shutil.rmtree, folder, True)
+        self.cut = Cut(database, folder, tables, self)
 
     def write(self, sink: StateSink) -> KeyedSnapshot:
         try:
+            if not self.detached:
+                # When nearly everything has changed the new files hold much of it twice: as it was written, and as
+                # RocksDB has merged some of it since. Merged first, they are as large as a full snapshot. And what
+                # the first checkpoint uploads in many small runs RocksDB would merge, and upload again, soon after.
+                # This is done beside the cut, not within, so that the mailbox never waits for it.
+                self._database.merge_new_files(self._uploaded)
+            self.cut.links()
             self.files = self._upload(sink)
         except OSError as error:
             raise SnapshotError(
@@ -105,7 +118,8 @@ class RocksDBSnapshotWriter:
         from tidegate.state.rocksdb.reader import read_database
 
         try:
-            entries = read_database(self._operator_name, self._folder, self.states, self.key_group_range)
+            folder = self.cut.links()
+            entries = read_database(self._operator_name, folder, self.states, self.key_group_range)
             for state, group in groupby(entries, itemgetter(0)):
                 while some := list(islice(group, _ENTRIES_AT_ONCE)):
                     yield state, [e[2] for e in some], [e[1] for e in some], [e[3] for e in some]

@@ -1,21 +1,28 @@
 """What the tables of all kinds share: changes kept in Python first, written to RocksDB in batches.
 
-A table has `delta`, the changes since the last `flush`, and a cache of what RocksDB holds (`RecentEntries`), both as
-Python objects. A hot key so costs no disk access and no pickling. How much is kept is bounded: by the number of changes
-and by an estimate of their size, which is made by pickling every 64th value. So the bound may be overrun by what 63
-writes hold; what one record of the stream puts into state has to fit into memory anyway.
+A table has `delta`, the changes since the last flush or snapshot, and a cache of what RocksDB holds (`RecentEntries`),
+both as Python objects. A hot key so costs no disk access and no pickling. On their way into RocksDB changes are
+*frozen* (see `frozen`): no longer in `delta`, perhaps not yet in the database, and read from where they are. A snapshot
+only freezes; its asynchronous part writes.
+
+How much is kept is bounded: by the number of changes and by an estimate of their size, which is made by pickling every
+64th value. So the bound may be overrun by what 63 writes hold; what one record of the stream puts into state has to fit
+into memory anyway.
 """
 
 from __future__ import annotations
 
 import abc
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidegate.state.rocksdb.database import Database
-from tidegate.state.rocksdb.keys import EntryCodec, frame, framed_original, is_exact
+from tidegate.state.rocksdb.frozen import Frozen, immutable
+from tidegate.state.rocksdb.keys import EntryCodec, is_exact
+from tidegate.state.rocksdb.recent import ENTRY_COST, RecentEntries
+from tidegate.state.rocksdb.records import encode_record, frame, framed_original
 from tidegate.state.rocksdb.resources import SlotResources
 from tidegate.state.serialization import PROTOCOL, dumps, dumps_entries
 from tidegate.storage.handles import KeyedStateInfo
@@ -24,15 +31,18 @@ if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
 MAX_CHANGES = 131_072
-"""Changes that wait for a flush: bounds the synchronous part of a checkpoint, which has to write them (2 to 4 us for a
-change of a small value)."""
+"""Changes that wait for a flush. A snapshot freezes them in 0.05 us each."""
+
+MAX_MUTABLE_CHANGES = 16_384
+"""The same for values that user code could still change in place: a snapshot has to pickle those at once."""
 
 CHECK_EVERY = 64
 _ROUNDS_PER_FLUSH = 16
-ENTRY_COST = 200  # bytes that dict slot, key and object headers take
 BATCH_BYTES = 4 << 20
-BATCH_CHANGES = 32_768
-MISSING: Any = object()
+BATCH_RECORDS = 4_096  # RocksDB holds the interpreter's lock while it takes a batch: about 4 ms for so many
+_PORTION = 32_768  # changes that are serialised, and sorted, at once
+_DRAIN_PORTION = 4_096  # the same between two batches of the stream
+_DRAIN_RECORDS = 2_048  # and so many are then written at once
 
 
 def heap_cost(value: Any) -> int:
@@ -48,46 +58,14 @@ def heap_cost(value: Any) -> int:
         return ENTRY_COST  # cannot be pickled plainly: the flush will say so, or find a way
 
 
-class RecentEntries(dict[Any, Any]):
-    """What was lately read from or written to RocksDB. Two generations: when the younger one has its share of bytes it
-    becomes the older, and what was not asked for since is forgotten."""
-
-    def __init__(self, resources: SlotResources) -> None:
-        super().__init__()
-        self._resources = resources
-        self._older: dict[Any, Any] = {}
-        self._older_cost = ENTRY_COST  # of one entry, on average
-        self._cost = 0
-
-    def find(self, key: Any) -> Any:
-        """MISSING when it is not known here."""
-        value = self.get(key, MISSING)
-        if value is MISSING and self._older:
-            value = self._older.pop(key, MISSING)
-            if value is not MISSING:
-                self.remember(key, value, self._older_cost)
-        return value
-
-    def remember(self, key: Any, value: Any, cost: int) -> None:
-        self[key] = value
-        self.charge(cost)
-
-    def charge(self, cost: int) -> None:
-        """For what was put into the dict."""
-        self._cost += cost
-        if self._cost * 4 > self._resources.table_bytes:
-            self._older = dict(self)
-            self._older_cost = self._cost // len(self)
-            self.clear()
-            self._cost = 0
-
-    def forget(self, key: Any) -> None:
-        self.pop(key, None)
-        self._older.pop(key, None)
+def _nothing() -> None:
+    pass
 
 
 class RocksTable(abc.ABC):
-    """See `named_states.Table`. `flush` writes `delta`; states call `check` at every CHECK_EVERY-th change."""
+    """See `named_states.Table`. `flush` writes `delta`; states call `check` at every CHECK_EVERY-th change.
+
+    Everything is for the mailbox thread, except `write_frozen`, which a `Cut` may call from another one."""
 
     def __init__(
         self,
@@ -104,8 +82,11 @@ class RocksTable(abc.ABC):
         self.database = database
         self.recent = RecentEntries(resources)
         self.delta: dict[Any, Any] = {}  # entry -> its change; the same dict for the table's life
-        self.changes = 0  # since the last flush; tables of single values count `len(delta)` instead
+        self.frozen: dict[Any, Any] = {}  # likewise, older than `delta`, newer than `recent`; never changed
+        self.changes = 0  # in `delta`; tables of single values count `len(delta)` instead
         self.check_at = CHECK_EVERY
+        self.settle: Callable[[], None] = _nothing  # before anything newer than a pending snapshot is written
+        self._freezing: Frozen | None = None  # the owner of `frozen`, until `absorb`
         self._key_groups = key_groups
         self._resources = resources
         self._pending_bytes = 0
@@ -121,8 +102,12 @@ class RocksTable(abc.ABC):
         self._register()
         self._pending_bytes += heap_cost(value) * CHECK_EVERY
         self.check_at = count + CHECK_EVERY
-        if count >= MAX_CHANGES or self._pending_bytes * 2 > self._resources.table_bytes:
-            self.flush()
+        if (
+            count >= MAX_CHANGES
+            or self._pending_bytes * 3 > self._resources.table_bytes
+            or (count >= MAX_MUTABLE_CHANGES and not immutable((value,)))
+        ):
+            self._write_back()
 
     def check_size(self) -> None:
         """For values that grow without a new key; from time to time."""
@@ -132,8 +117,8 @@ class RocksTable(abc.ABC):
         sample = [*islice(self.delta.values(), 8), *islice(reversed(self.delta.values()), 8)]
         size = sum(map(heap_cost, sample)) / len(sample) * len(self.delta)
         self._pending_bytes = max(self._pending_bytes, int(size))
-        if self._pending_bytes * 2 > self._resources.table_bytes:
-            self.flush()
+        if self._pending_bytes * 3 > self._resources.table_bytes:
+            self._write_back()
 
     def _register(self) -> None:
         """Only tables that hold something have a share of the slot's memory."""
@@ -149,22 +134,94 @@ class RocksTable(abc.ABC):
     # ------------------------------------------------------------ writing
 
     def flush(self) -> None:
-        """Everything is in RocksDB when this returns. After an error the rest is still in `delta`."""
-        delta = self.delta
-        while delta:
-            portion = max(1, min(BATCH_CHANGES, int(BATCH_BYTES / self._average_record)))
-            changes = list(islice(delta.items(), portion))
-            self.database.write(self._write(self.database.batch(), changes))
-            for entry, _ in changes:
-                del delta[entry]
+        """Everything is in RocksDB when this returns. After an error the rest is still here, and the next call goes on
+        with it."""
+        self.settle()
+        self._finish()
+        if self.delta:
+            self.freeze(Frozen(self.delta.copy(), None))
+            self._finish()
+
+    def _write_back(self) -> None:
+        """Make room in `delta`."""
+        self.flush()
+
+    def drain(self) -> None:
+        """Write some of what is frozen; called between batches while no snapshot is pending."""
+        if self._freezing is not None and not self._write_some(_DRAIN_PORTION, _DRAIN_RECORDS):
+            self.absorb()
+
+    def _finish(self) -> None:
+        self.write_frozen()
+        self.absorb()
+
+    def prepare(self) -> Frozen | None:
+        """The first half of freezing: what may fail. Pickles the values that user code could still change."""
+        changes = self._unwritten()
+        if not changes:
+            return None
+        lasting = immutable(self._values_of(changes.values()))
+        return Frozen(changes, None if lasting else self._serialise(list(changes.items())))
+
+    def _unwritten(self) -> dict[Any, Any]:
+        """All changes that may not be in RocksDB, as a new dict."""
+        return self.delta.copy()
+
+    def freeze(self, frozen: Frozen | None) -> None:
+        """The second half."""
+        if frozen is None:
+            return
+        self._freezing, self.frozen = frozen, frozen.changes
+        self.recent.make_room(self._pending_bytes)
+        self.delta.clear()
         self.changes = 0
         self._pending_bytes = 0
         self.check_at = CHECK_EVERY
 
+    def write_frozen(self) -> None:
+        """Put what is frozen into RocksDB. On any thread, one at a time; may be called again, also after an error."""
+        while self._write_some(_PORTION, BATCH_RECORDS):
+            pass
+
+    def _write_some(self, portion: int, batch_records: int) -> bool:
+        """Write one batch; False: nothing is left."""
+        frozen = self._freezing
+        if frozen is None:
+            return False
+        most = max(1, int(BATCH_BYTES / self._average_record))
+        if frozen.written >= len(frozen.records):
+            changes = frozen.next_portion(min(portion, most))
+            if not changes:
+                return False
+            frozen.serialised(self._serialise(changes))
+        records = frozen.records[frozen.written : frozen.written + min(batch_records, most)]
+        batch = self.database.batch()
+        self._fill(batch, records, frozen)
+        self.database.write(batch)
+        frozen.written += len(records)
+        return True
+
+    def absorb(self) -> None:
+        """What was frozen is written: it counts as recent from now on."""
+        frozen, self._freezing, self.frozen = self._freezing, None, {}
+        if frozen is not None:
+            self._remember(frozen)
+
     @abc.abstractmethod
-    def _write(self, batch: WriteBatch, changes: list[tuple[Any, Any]]) -> WriteBatch:
-        """Put the changes into the batch, which may be written and replaced when it grows large; remember them as
-        recent. Returns the last batch."""
+    def _values_of(self, changes: Iterable[Any]) -> Iterable[Any]:
+        """All that was stored by the user in these changes; may be iterated twice."""
+
+    @abc.abstractmethod
+    def _serialise(self, changes: list[tuple[Any, Any]]) -> list[Any]:
+        """What `_fill` takes: bytes, and nothing that user code can reach. Does not look into the database."""
+
+    @abc.abstractmethod
+    def _fill(self, batch: WriteBatch, records: list[Any], frozen: Frozen) -> None:
+        """Put some of what `_serialise` made into the batch; may read the database."""
+
+    @abc.abstractmethod
+    def _remember(self, frozen: Frozen) -> None:
+        """The changes are now what RocksDB holds."""
 
     @abc.abstractmethod
     def load(self, entry: Any, value: Any, fresh: bool) -> None:
@@ -173,7 +230,7 @@ class RocksTable(abc.ABC):
     def _record(self, entry: Any, original: Any, value: Any) -> bytes:
         """A record's value; `original` is what its key stands for."""
         try:
-            data = pickle.dumps(value, PROTOCOL)
+            data = encode_record(value)
         except Exception:
             dumps_entries(self.operator_name, self.info.name, [entry], [value])  # names the culprit, or it can be done
             data = dumps(value)
@@ -206,7 +263,8 @@ class RocksTable(abc.ABC):
     # ------------------------------------------------------------ time to live
 
     def drop_expired(self, budget: int, expired: Callable[[Any], bool]) -> None:
-        """See `named_states.Table`. Looks at records, also of lists and maps; those being changed are left alone."""
+        """See `named_states.Table`. Looks at records, also of lists and maps; those being changed are left alone. Not
+        while anything is frozen."""
         batch = self.database.batch()
         for record_key, record in self._next_records(budget):
             self._drop_from(batch, record_key, record, expired)

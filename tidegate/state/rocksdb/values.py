@@ -1,42 +1,63 @@
 """States with one value per entry, and timers: one record each.
 
 The state objects are those of the heap backend: they look into `delta` first, then ask the table's `base`, here the
-recent entries and RocksDB behind them. Only the writing methods add the check of the cache's bounds.
+frozen changes, the recent entries and RocksDB behind them. The writing methods add the check of the cache's bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidegate.state.keyed_states import Cursor, HeapAggregatingState, HeapReducingState, HeapValueState
-from tidegate.state.rocksdb.database import Database
-from tidegate.state.rocksdb.keys import EntryCodec, record_value
-from tidegate.state.rocksdb.tables import ENTRY_COST, MISSING, RecentEntries, RocksTable
+from tidegate.state.rocksdb.bulk_keys import encode_all, encode_in_order
+from tidegate.state.rocksdb.frozen import Frozen
+from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
+from tidegate.state.rocksdb.records import decode_records, encode_numbers, record_value
+from tidegate.state.rocksdb.tables import RocksTable
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
+
+_EXACT = frozenset({int, str, bytes})
+_WORTH_PREFETCHING = 4
+"""Fewer single reads than this in a batch are left as they are."""
+
+_BATCHES_AHEAD = 64
+"""So many batches are prefetched before one is left alone, to see whether its keys are still read."""
 
 
 class StoredValues:
     """The `base` of the state objects: everything that is not in `delta`."""
 
-    def __init__(self, recent: RecentEntries, codec: EntryCodec, database: Database) -> None:
-        self._recent = recent
-        self._encode = codec.encode
-        self._database = database
-        self._get = database.raw.get
+    def __init__(self, table: ValueTable) -> None:
+        self.misses = 0  # single reads from RocksDB since the last batch began
+        self._table = table
+        self._recent = table.recent
+        self._known = table.recent.get
+        self._get = table.database.raw.get
 
     def get(self, entry: Any) -> Any:
+        frozen = self._table.frozen
+        if frozen:
+            value = frozen.get(entry, MISSING)
+            if value is not MISSING:
+                return value
+        value = self._known(entry, MISSING)
+        if value is not MISSING:
+            return value
         value = self._recent.find(entry)
-        if value is MISSING:
-            record_key = self._encode(entry)
-            try:
-                record = self._get(record_key)
-            except Exception as error:
-                raise self._database.failure("cannot be read", error) from error
-            value = None if record is None else record_value(record)
-            self._recent.remember(entry, value, ENTRY_COST + (0 if record is None else 3 * len(record)))
+        return self._read(entry) if value is MISSING else value
+
+    def _read(self, entry: Any) -> Any:
+        self.misses += 1
+        record_key = self._table.codec.encode(entry)
+        try:
+            record = self._get(record_key)
+        except Exception as error:
+            raise self._table.database.failure("cannot be read", error) from error
+        value = None if record is None else record_value(record)
+        self._recent.remember(entry, value, ENTRY_COST + (0 if record is None else 3 * len(record)))
         return value
 
     def __contains__(self, entry: Any) -> bool:
@@ -49,7 +70,8 @@ class ValueTable(RocksTable):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.base = StoredValues(self.recent, self.codec, self.database)
+        self.base = StoredValues(self)
+        self._batches_ahead = 0  # how many more are prefetched without asking
 
     def get(self, entry: Any) -> Any:
         value = self.delta.get(entry, MISSING)
@@ -66,10 +88,65 @@ class ValueTable(RocksTable):
     def load(self, entry: Any, value: Any, fresh: bool) -> None:
         self.put(entry, value)
 
-    def _write(self, batch: WriteBatch, changes: list[tuple[Any, Any]]) -> WriteBatch:
-        encode, record_of = self.codec.encode, self._record
-        records = [(encode(e), None if value is None else record_of(e, e, value)) for e, value in changes]
-        records.sort()  # RocksDB takes keys in order at a third of the cost
+    # ------------------------------------------------------------ prefetching
+
+    @property
+    def may_prefetch(self) -> bool:
+        """False: the batch before this one read next to nothing from RocksDB."""
+        return self._batches_ahead > 0 or self.base.misses >= _WORTH_PREFETCHING
+
+    def prefetch(self, keys: list[Any]) -> None:
+        """The keys of the next batch: read what is not known of them in one go, which takes half the time of single
+        reads. Only if a batch that was left alone did read at least a quarter of its unknown keys."""
+        misses, self.base.misses = self.base.misses, 0
+        unknown = self.recent.unknown(keys, self.delta, self.frozen)
+        if self._batches_ahead:
+            self._batches_ahead -= 1
+        elif misses * 4 >= len(unknown):
+            self._batches_ahead = _BATCHES_AHEAD
+        else:
+            return
+        if len(unknown) < _WORTH_PREFETCHING:
+            self._batches_ahead = 0
+            return
+        unknown = list(dict.fromkeys(unknown))
+        records = self.database.get_many(encode_all(self.codec, unknown))
+        found = [record for record in records if record is not None]
+        values = decode_records(found)
+        if len(found) < len(records):
+            following = iter(values)
+            values = [None if record is None else next(following) for record in records]
+        self.recent.update(zip(unknown, values, strict=True))
+        self.recent.charge(ENTRY_COST * len(unknown) + 3 * sum(map(len, found)))
+
+    # ------------------------------------------------------------ writing
+
+    def _write_back(self) -> None:
+        """Not at once: `drain` writes some after each batch, so that no batch waits long."""
+        self.settle()
+        self._finish()
+        self.freeze(Frozen(self.delta.copy(), None))
+
+    def _unwritten(self) -> dict[Any, Any]:
+        """With what is being drained: that a part of it is written twice does no harm."""
+        return {**self.frozen, **self.delta} if self.frozen else self.delta.copy()
+
+    def _values_of(self, changes: Iterable[Any]) -> Iterable[Any]:
+        return changes
+
+    def _serialise(self, changes: list[tuple[Any, Any]]) -> list[tuple[bytes, bytes | None]]:
+        """(record key, record or None), in the order of the keys: RocksDB takes them at a third of the cost."""
+        entries, values = [entry for entry, _ in changes], [value for _, value in changes]
+        keys, positions = encode_in_order(self.codec, entries)
+        records: list[Any] | None = None
+        if not self.codec.namespaced and set(map(type, entries)) <= _EXACT:
+            records = encode_numbers(values)
+        if records is None:
+            record_of = self._record
+            records = [None if value is None else record_of(e, e, value) for e, value in changes]
+        return [(key, records[i]) for key, i in zip(keys, positions, strict=True)]
+
+    def _fill(self, batch: WriteBatch, records: list[Any], frozen: Frozen) -> None:
         size = 0
         for record_key, record in records:
             if record is None:
@@ -77,9 +154,13 @@ class ValueTable(RocksTable):
             else:
                 batch[record_key] = record
                 size += len(record)
-        self.recent.update(changes)
-        self.recent.charge(ENTRY_COST * len(changes) + 3 * size)
-        return batch
+        frozen.size += size
+
+    def _remember(self, frozen: Frozen) -> None:
+        self.recent.update(frozen.changes)
+        self.recent.charge(ENTRY_COST * len(frozen.changes) + 3 * frozen.size)
+
+    # ------------------------------------------------------------ reading
 
     def stored_items(self) -> Iterator[tuple[Any, Any]]:
         for record_key, record in self._records():
@@ -88,7 +169,7 @@ class ValueTable(RocksTable):
     def _drop_from(self, batch: WriteBatch, record_key: bytes, record: bytes, expired: Callable[[Any], bool]) -> None:
         if expired(record_value(record)):
             entry = self._original(record_key, record)
-            if entry not in self.delta:
+            if entry not in self.delta and entry not in self.frozen:
                 batch.delete(record_key)
                 self.recent.forget(entry)
 
@@ -100,6 +181,17 @@ class RocksValueState(HeapValueState):
         super().__init__(cursor)
         self._table = table
         self.rebind(table.delta, table.base)  # type: ignore[arg-type]
+
+    def value(self) -> Any:
+        key = self._cursor.current_key
+        value = self._delta.get(key, MISSING)
+        if value is MISSING:
+            table = self._table
+            if not table.frozen:  # written out, as it is where prefetched values are found
+                value = table.recent.get(key, MISSING)
+            if value is MISSING:
+                value = table.base.get(key)
+        return value
 
     def update(self, value: Any) -> None:
         delta = self._delta
