@@ -17,7 +17,9 @@ ALL = (
     "state_snapshots",
     "rocksdb",
     "savepoints",
+    "state_tables",
     "windows",
+    "batch",
 )
 
 

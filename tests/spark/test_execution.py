@@ -15,13 +15,12 @@ import pytest
 
 from tests.spark.cases.single import numbers
 from tests.spark.programs import wait_until
-from tidegate.common import Configuration, JobStatus, WatermarkStrategy
-from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError
+from tidegate.common import JobStatus, WatermarkStrategy
+from tidegate.common.errors import JobCancelledError, JobExecutionError
 from tidegate.datastream import (
     DataStream,
     MapFunction,
     RuntimeContext,
-    RuntimeExecutionMode,
     SinkFunction,
     StreamExecutionEnvironment,
 )
@@ -353,16 +352,6 @@ def test_the_active_session_is_used_when_none_is_given(spark: Any) -> None:
     assert sorted(numbers(env, 3).execute_and_collect()) == [0, 1, 2]
     assert spark.sparkContext._jsc is not None  # still the same, not stopped
     assert spark.range(5).count() == 5
-
-
-def test_only_streaming_runs_yet(make_env: MakeEnv) -> None:
-    with pytest.raises(ConfigurationError, match="STREAMING"):
-        make_env(1).set_runtime_mode(RuntimeExecutionMode.BATCH)
-    config = Configuration.from_dict({"execution.runtime-mode": "BATCH"})
-    env = StreamExecutionEnvironment.get_execution_environment(config)
-    numbers(env).print()
-    with pytest.raises(ConfigurationError, match="BATCH"):
-        env.execute()
 
 
 def test_nothing_of_a_finished_job_is_left_in_the_driver(make_env: MakeEnv) -> None:

@@ -39,6 +39,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "protocol": ("common", "network.elements", "storage.handles"),
     "graph": ("common", "<vocabulary>"),
     "state": ("common", "storage", "<vocabulary>"),
+    # Snapshots as data, for people and tools: above the state layer, and it forms operator ids from uids.
+    "snapshots": ("common", "storage", "state", "graph.operator_ids", "<vocabulary>"),
     "datastream": ("common", "graph"),
     "taskmanager": ("common", "graph", "state", "storage", "network", "protocol", "<vocabulary>"),
     # The coordinator makes the barriers that the sources inject, so it knows that one class of the network layer.
@@ -50,7 +52,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 # The bridge: the environment hands the job over to Spark, but importing the API must not load it. And connectors that
 # read and write files do so through the storage layer, in the workers.
-ALLOWED_INSIDE_FUNCTIONS: dict[str, tuple[str, ...]] = {"datastream": ("spark", "storage"), "cli": ("spark",)}
+ALLOWED_INSIDE_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "datastream": ("spark", "storage"),
+    "cli": ("spark",),
+    "snapshots": ("spark",),
+}
 
 
 class Import(NamedTuple):

@@ -46,7 +46,13 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "pipeline.operator-chaining.enabled": at(JOB, "test_operator_chaining"),
     "pipeline.auto-generate-uids": at(JOB, "test_generated_uids_can_be_forbidden"),
     "pipeline.global-job-parameters": at(SLOT, "test_global_job_parameters_are_seen_by_functions"),
-    "execution.runtime-mode": at(ENVIRONMENT, "test_only_streaming_runs"),
+    "execution.runtime-mode": at(
+        ENVIRONMENT, "test_the_runtime_mode_picks_who_runs_the_job", "test_micro_batches_are_refused"
+    ),
+    "execution.batch.savepoint-path": at(
+        "spark/batch/test_bootstrap.py", "test_streaming_goes_on_where_the_batch_run_ended"
+    ),
+    "execution.batch.buffer-size": at("unit/batch/test_tasks.py", "test_the_buffer_size_decides_how_blocks_are_cut"),
     "execution.buffer-timeout.interval": _BUFFER_TIMEOUT,
     "execution.buffer-timeout.enabled": _BUFFER_TIMEOUT,
     "execution.checkpointing.interval": at(

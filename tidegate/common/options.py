@@ -78,9 +78,24 @@ RUNTIME_MODE = ConfigOption(
     "execution.runtime-mode",
     _ENUM,
     "STREAMING",
-    "Who drives the operators: STREAMING is the gang of long-running tasks. A job with another mode is refused: this "
-    "version has no other one yet.",
+    "Who drives the operators: STREAMING, a gang of long-running tasks; BATCH, Spark stages, when all input is bounded; "
+    "AUTOMATIC, BATCH when every source is bounded and STREAMING otherwise. MICRO_BATCH is refused: this version does "
+    "not have it yet.",
     choices=("STREAMING", "BATCH", "AUTOMATIC", "MICRO_BATCH"),
+)
+BATCH_SAVEPOINT_PATH = ConfigOption(
+    "execution.batch.savepoint-path",
+    _STRING,
+    None,
+    "BATCH: end the job with a savepoint in this folder, which must not exist yet. A STREAMING job goes on from it.",
+)
+BATCH_BUFFER_SIZE = ConfigOption(
+    "execution.batch.buffer-size",
+    _MEMORY,
+    16 << 20,
+    "BATCH: at most about so many bytes of pickled results, and some ten thousand records, does a task gather before it "
+    "cuts them to blocks for the shuffle. In memory, records take several times as much.",
+    minimum=1,
 )
 BUFFER_TIMEOUT = ConfigOption(
     "execution.buffer-timeout.interval",
@@ -535,8 +550,9 @@ CACHE_DIR = ConfigOption(
     "tidegate.cache.dir",
     _STRING,
     None,
-    "Folder below which the records of cached streams (DataStream.cache) are kept. Unset: a temporary folder of the "
-    "driver's machine, which is enough on local masters; on a cluster it has to be one that all workers reach.",
+    "Folder below which the records of cached streams (DataStream.cache) are kept, and, when there is no checkpoint "
+    "directory, staged DataFrames (from_spark, to_spark). Unset: a temporary folder of the driver's machine, which is "
+    "enough on local masters; on a cluster it has to be one that all workers reach.",
 )
 STATE_CHANGELOG = ConfigOption(
     "state.changelog.enabled",
@@ -623,6 +639,7 @@ def configuration_page() -> str:
     """`docs/configuration.md`."""
     sections = (
         ("The job", ("parallelism.", "pipeline.", "execution.runtime", "execution.buffer")),
+        ("Batch execution", ("execution.batch.",)),
         ("Checkpoints", ("execution.checkpointing.",)),
         ("State and its recovery", ("state.", "execution.state-recovery.")),
         ("Restarts", ("restart-strategy.",)),

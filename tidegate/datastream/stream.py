@@ -42,6 +42,7 @@ from tidegate.graph.operator_specs import (
 from tidegate.graph.transformations import (
     ChainingStrategy,
     OneInputTransformation,
+    OperatorTransformation,
     PartitionTransformation,
     SideOutputTransformation,
     SinkTransformation,
@@ -302,6 +303,8 @@ class DataStream(OperatorSettings):
         sink = self._sink("Collect", SinkSpec(CollectSink(self.get_name())))
         transformation = sink._transformation
         assert isinstance(transformation, SinkTransformation)
+        if isinstance(self._transformation, OperatorTransformation):  # in one chain with it: its order is that of the result
+            transformation.parallelism = self._transformation.parallelism
         try:
             client = self._environment._submit(job_execution_name)
         except BaseException:
@@ -318,6 +321,16 @@ class DataStream(OperatorSettings):
             return iterator
         with iterator:
             return [value for _, value in zip(range(limit), iterator, strict=False)]
+
+    def to_spark(self, schema: Any = None, job_execution_name: str | None = None) -> Any:
+        """A Spark DataFrame of this stream, which has to be bounded.
+
+        `schema`: a DDL string (`"word string, n bigint"`) or a StructType; without one the declared type is used. In
+        STREAMING mode the job is run to its end first; in BATCH mode Spark runs it when the DataFrame is used. See
+        docs/spark.md."""
+        from tidegate.spark.dataframes.results import dataframe_of
+
+        return dataframe_of(self, schema, job_execution_name)
 
     # ------------------------------------------------------------ building
 

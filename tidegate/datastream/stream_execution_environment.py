@@ -22,6 +22,7 @@ from tidegate.datastream.checkpoint_storage import checked_uri
 from tidegate.datastream.checkpointing_mode import CheckpointingMode
 from tidegate.datastream.connectors.base import Source
 from tidegate.datastream.connectors.collection import CollectionSource
+from tidegate.datastream.connectors.driver_side import starting_job
 from tidegate.datastream.connectors.source_function import SourceFunctionSource
 from tidegate.datastream.execution_mode import RuntimeExecutionMode
 from tidegate.datastream.functions import CheckpointedFunction, SourceFunction
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tidegate.common.job_client import JobClient
     from tidegate.common.job_execution_result import JobExecutionResult
     from tidegate.datastream.cached_stream import CachedDataStream
+    from tidegate.graph.job_graph import JobGraph
     from tidegate.storage.location import StorageLocation
 
 DEFAULT_JOB_NAME = "Tidegate Streaming Job"
@@ -181,11 +183,12 @@ class StreamExecutionEnvironment(WorkerSettings):
         return self._checkpoint_config
 
     def enable_checkpointing(
-        self, interval: TimeLike, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+        self, interval: TimeLike, mode: CheckpointingMode | None = None
     ) -> StreamExecutionEnvironment:
-        """A checkpoint every `interval` milliseconds."""
+        """A checkpoint every `interval` milliseconds. Without a mode the configured one stays, exactly once by default."""
         self._checkpoint_config.set_checkpoint_interval(interval)
-        self._checkpoint_config.set_checkpointing_mode(mode)
+        if mode is not None:
+            self._checkpoint_config.set_checkpointing_mode(mode)
         return self
 
     def get_checkpoint_interval(self) -> int:
@@ -334,6 +337,39 @@ class StreamExecutionEnvironment(WorkerSettings):
             )
         return self.from_source(input_format, WatermarkStrategy.no_watermarks(), type(input_format).__name__, type_info)
 
+    def from_spark(
+        self, df: Any, watermark_strategy: WatermarkStrategy | None = None, source_name: str = "DataFrame"
+    ) -> DataStream:
+        """The rows of a Spark DataFrame, as Rows with its column names.
+
+        In STREAMING mode the DataFrame's query is run once, when the job is submitted, and its result landed in a
+        staging folder, so that a restart reads the same rows. In BATCH mode it becomes part of the job's own stages.
+        See docs/spark.md."""
+        from tidegate.spark.dataframes.entry import dataframe_source
+
+        source = dataframe_source(self, df)
+        return self.from_source(source, watermark_strategy or WatermarkStrategy.no_watermarks(), source_name)
+
+    def from_spark_stream(
+        self,
+        sdf: Any,
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "Spark stream",
+        *,
+        staging: str | None = None,
+        output_mode: str = "append",
+        trigger: str | None = None,
+    ) -> DataStream:
+        """The rows of a Structured Streaming DataFrame, exactly once, for STREAMING mode.
+
+        A query of Spark lands its micro-batches in a staging folder, from which the job reads. `staging`: that folder;
+        a job that is started from a snapshot by another program has to name the one of the run before. `output_mode`
+        and `trigger` (a processing time such as "1 second") are those of the query. See docs/spark.md."""
+        from tidegate.spark.dataframes.entry import streaming_source
+
+        source = streaming_source(self, sdf, source_name, staging, output_mode, trigger)
+        return self.from_source(source, watermark_strategy or WatermarkStrategy.no_watermarks(), source_name)
+
     # ------------------------------------------------------------ running
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
@@ -377,25 +413,38 @@ class StreamExecutionEnvironment(WorkerSettings):
         storing = [(cache, cache._new_run()) for cache in self._caches if cache._needs_run(self._operators)]
         operators = [*self._operators, *(sink for _, sink in storing)]
         built = build_job_graph(operators, self._graph_settings(), name, self._job_id())
-        graph = make_splits(built.job_graph)
-        check_picklable(graph)
-
-        from tidegate.spark.submit import submit_job
-
         files = [*self._python_files, *options.read(self._configuration, options.PYTHON_FILES)]
-        client: JobClient = submit_job(
-            graph,
-            Configuration(self._configuration),
-            self._spark,
-            files,
-            self._worker_files,
-        )
+        with starting_job(built.job_graph) as starting:
+            client: JobClient
+            if self._runs_in_batch(built.job_graph):
+                from tidegate.spark.batch.submission import submit_batch
+
+                client = submit_batch(
+                    built.job_graph, Configuration(self._configuration), self._spark, files, self._worker_files
+                )
+            else:
+                graph = make_splits(built.job_graph)
+                starting.check_start(graph.num_slots)
+                check_picklable(graph)
+
+                from tidegate.spark.submit import submit_job
+
+                client = submit_job(graph, Configuration(self._configuration), self._spark, files, self._worker_files)
+            starting.started(client)
         for cache, sink in storing:
             cache._run_started(sink, client)
         self._operators.clear()
         return client
 
     # ------------------------------------------------------------ helpers
+
+    def _runs_in_batch(self, graph: JobGraph) -> bool:
+        mode = options.read(self._configuration, options.RUNTIME_MODE)
+        if mode == RuntimeExecutionMode.AUTOMATIC.name:
+            from tidegate.spark.batch.plan import unbounded_sources
+
+            return not unbounded_sources(graph)
+        return bool(mode == RuntimeExecutionMode.BATCH.name)
 
     def _job_id(self) -> str | None:
         """The fixed one, None when each submission gets its own."""
@@ -433,8 +482,8 @@ class StreamExecutionEnvironment(WorkerSettings):
 
 
 def _check_runtime_mode(mode: str) -> None:
-    if mode != RuntimeExecutionMode.STREAMING.name:
+    if mode not in RuntimeExecutionMode.__members__:
         raise ConfigurationError(
-            f"the runtime mode {mode} is not available yet: jobs run in STREAMING mode, which also runs bounded input "
-            "to its end. Leave execution.runtime-mode out, or set RuntimeExecutionMode.STREAMING."
+            f"the runtime mode {mode} is not available yet: set execution.runtime-mode to one of "
+            f"{', '.join(RuntimeExecutionMode.__members__)}"
         )

@@ -52,11 +52,10 @@ class PreparedJob:
 
     master: JobMaster
     settings: RuntimeSettings
-    storage: CheckpointStorage | None
+    storage: CheckpointStorage
 
     def discard(self) -> None:
-        if self.storage is not None:
-            self.storage.close()
+        self.storage.close()
 
 
 def submit_job(
@@ -70,7 +69,8 @@ def submit_job(
     files = WorkerFiles() if worker_files is None else worker_files
     job = prepare_job(graph, configuration, files)
     try:
-        session = obtain_session(configuration, spark, graph.num_slots, busy=jobs_are_running())
+        busy = jobs_are_running() or _batch_jobs_are_running()
+        session = obtain_session(configuration, spark, graph.num_slots, busy=busy)
         check_slots(session, graph.num_slots)
         distribute(session, files)
         manager = JobManager(
@@ -91,6 +91,12 @@ def submit_job(
     return manager.client
 
 
+def _batch_jobs_are_running() -> bool:
+    from tidegate.spark.batch.job import batch_jobs_are_running
+
+    return batch_jobs_are_running()
+
+
 def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: WorkerFiles | None = None) -> PreparedJob:
     """Everything but Spark. Raises, with nothing left behind, when the job cannot be started."""
     checkpoints = CheckpointSettings.from_configuration(configuration)
@@ -105,13 +111,10 @@ def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: Wor
         settings = dataclasses.replace(settings, cached_files=worker_files.paths())
     job_settings = JobSettings.from_configuration(graph.name, configuration)
     restart = make_restart_strategy(restart_strategy_of(configuration, checkpoints is not None), random.Random())
-    storage = None if checkpoints is None else checkpoint_storage(configuration, graph.job_id)
-    worker_storage = None if storage is None else storage.worker_storage()
-    if worker_storage is None and initial is not None:
-        worker_storage = JobManagerStorage().worker_storage()  # only to read the snapshot
-    plan = cloudpickle.dumps(SlotPlan(graph, settings, worker_storage, "" if storage is None else storage.root))
-    if checkpoints is None or storage is None:
-        return PreparedJob(JobMaster(graph, job_settings, restart, None, lambda attempt: plan, initial), settings, None)
+    # Without checkpointing there are still savepoints, which have folders of their own.
+    storage = JobManagerStorage() if checkpoints is None else checkpoint_storage(configuration, graph.job_id)
+    checkpoints = checkpoints or CheckpointSettings.savepoints_only(configuration)
+    plan = cloudpickle.dumps(SlotPlan(graph, settings, storage.worker_storage(), storage.root))
     storage.open(SystemClock().now_ms())
     try:
         highest = storage.highest_checkpoint()

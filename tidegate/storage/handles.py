@@ -88,6 +88,7 @@ class KeyedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     states: list[KeyedStateInfo]
     increments: list[KeyedIncrement] = []
     files: list[KeyedFile] = []
+    key: TypeSchema | None = None  # the declared type of the keys, for those who read the state as a table
 
     def handles(self) -> Iterator[StateHandle]:
         for increment in self.increments:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from tidegate.common.ids import CheckpointId
 from tidegate.common.record_batch import RecordBatch
 from tidegate.common.type_schema import schema_of
 from tidegate.common.typeinfo import value_converter
 from tidegate.graph.job_graph import JobVertex
 from tidegate.state.savepoint_writer import SavepointWriter
-from tidegate.storage.handles import OperatorSnapshot
+from tidegate.storage.handles import KeyedSnapshot, OperatorSnapshot
 from tidegate.storage.savepoint_format import operator_folder
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.operators.base import Emit, Operator, OperatorContext, discard
@@ -33,7 +35,7 @@ class FrozenOperator:
             operator_id=self._node.operator_id,
             name=self._node.name,
             uid=self._node.uid or "",
-            keyed=None if self._keyed is None else self._keyed.write(writer.shared),
+            keyed=None if self._keyed is None else self._with_key_type(self._keyed.write(writer.shared)),
             lists=self._lists.write(writer.exclusive),
         )
 
@@ -45,9 +47,16 @@ class FrozenOperator:
             operator_id=node.operator_id,
             name=node.name,
             uid=node.uid or "",
-            keyed=None if self._keyed is None else writer.keyed(node.name, folder, keys, self._keyed),
+            keyed=None
+            if self._keyed is None
+            else self._with_key_type(writer.keyed(node.name, folder, keys, self._keyed)),
             lists=writer.lists(node.name, folder, self._lists),
         )
+
+    def _with_key_type(self, snapshot: KeyedSnapshot) -> KeyedSnapshot:
+        if self._node.key_type is None:
+            return snapshot
+        return msgspec.structs.replace(snapshot, key=schema_of(self._node.key_type))
 
 
 class OperatorChain:

@@ -18,10 +18,9 @@ from tidegate.datastream import (
     MemoryStateBackend,
     PredefinedOptions,
     RocksDBStateBackend,
-    RuntimeExecutionMode,
     StreamExecutionEnvironment,
 )
-from tidegate.datastream.connectors import CollectSink, NumberSequenceSource
+from tidegate.datastream.connectors import CollectSink, DataGeneratorSource, NumberSequenceSource
 from tidegate.graph.operator_specs import SinkSpec
 
 
@@ -203,15 +202,24 @@ def test_unknown_keys_and_wrong_values_are_refused():
         StreamExecutionEnvironment.get_execution_environment({"parallelism.default": 3})
 
 
-@pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC])
-def test_only_streaming_runs(mode, submitted):
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
-    with pytest.raises(ConfigurationError, match=f"runtime mode {mode.name} is not available yet"):
-        env.set_runtime_mode(mode)
-    env = environment(execution_runtime__mode=mode.name)
+@pytest.mark.parametrize(
+    ("mode", "bounded", "batch"),
+    [("STREAMING", True, False), ("BATCH", True, True), ("AUTOMATIC", True, True), ("AUTOMATIC", False, False)],
+)
+def test_the_runtime_mode_picks_who_runs_the_job(mode, bounded, batch, submitted, monkeypatch):
+    in_batch = []
+    monkeypatch.setattr("tidegate.spark.batch.submission.submit_batch", lambda graph, *_: in_batch.append(graph))
+    env = environment(execution_runtime__mode=mode)
+    source = DataGeneratorSource(lambda i: i, count=3 if bounded else None)
+    env.from_source(source, WatermarkStrategy.no_watermarks(), "Numbers").print()
+    env.execute_async()
+    assert len(in_batch) == batch
+
+
+def test_micro_batches_are_refused(submitted):
+    env = environment(execution_runtime__mode="MICRO_BATCH")
     env.from_collection([1]).print()
-    with pytest.raises(ConfigurationError, match="not available yet"):
+    with pytest.raises(ConfigurationError, match=r"MICRO_BATCH is not available yet.*BATCH, AUTOMATIC"):
         env.execute()
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidegate.datastream.connectors.collect import CollectSink
     from tidegate.datastream.connectors.collection import CollectionSource
     from tidegate.datastream.connectors.datagen import DataGeneratorSource
+    from tidegate.datastream.connectors.delta import DeltaSink
     from tidegate.datastream.connectors.discard import DiscardingSink
     from tidegate.datastream.connectors.file_system import (
         BucketAssigner,
@@ -50,6 +51,7 @@ _MODULES = {
     "Committer": "base",
     "DataGeneratorSource": "datagen",
     "DeliveryGuarantee": "base",
+    "DeltaSink": "delta",
     "DiscardingSink": "discard",
     "FileCompactStrategy": "file_system",
     "FileCompactor": "file_system",
@@ -84,6 +86,7 @@ __all__ = [
     "Committer",
     "DataGeneratorSource",
     "DeliveryGuarantee",
+    "DeltaSink",
     "DiscardingSink",
     "FileCompactStrategy",
     "FileCompactor",

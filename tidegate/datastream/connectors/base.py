@@ -198,6 +198,11 @@ class Sink(abc.ABC, Generic[T, CommT]):
         """None: one phase, nothing to commit."""
         return None
 
+    def discard_leftovers(self, job_id: str) -> None:
+        """On the driver, when a BATCH job is over: delete what its writers wrote and nobody committed. In BATCH mode
+        every attempt of a task has an `operator_id` of its own in its SinkContext, so that a writer takes nothing of
+        another attempt for a left-over of its own."""
+
 
 class StreamTransformer(abc.ABC):
     """What is done to a stream before it gets to a sink."""

@@ -62,6 +62,14 @@ class FileSink(Sink[Any, FileCommittable], SupportsPreprocessing):
     def create_committer(self) -> FileCommitter:
         return FileCommitter(self._location)
 
+    def discard_leftovers(self, job_id: str) -> None:
+        from tidegate.storage.part_files import hidden_path, open_part_files
+
+        files = open_part_files(self._location)
+        for name in files.hidden_names(job_id):
+            files.delete(hidden_path(job_id, name))
+        files.delete_folder_if_empty(job_id)
+
     def __repr__(self) -> str:
         return f"FileSink({self._location})"
 

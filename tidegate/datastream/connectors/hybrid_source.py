@@ -39,6 +39,10 @@ class HybridSource(Source[Any]):
         return HybridSourceBuilder(first_source)
 
     @property
+    def inner_sources(self) -> tuple[Source[Any], ...]:
+        return self._sources
+
+    @property
     def gives_timestamps(self) -> bool:  # type: ignore[override]
         return any(source.gives_timestamps for source in self._sources)
 
@@ -65,8 +69,8 @@ class HybridSourceBuilder:
     def __init__(self, first_source: Source[Any]) -> None:
         self._sources = [_checked("HybridSource.builder", first_source)]
 
-    def add_source(self, next_source: Source[Any]) -> HybridSourceBuilder:
-        self._sources.append(_checked("HybridSourceBuilder.add_source", next_source))
+    def add_source(self, source: Source[Any]) -> HybridSourceBuilder:
+        self._sources.append(_checked("HybridSourceBuilder.add_source", source))
         return self
 
     def build(self) -> HybridSource:

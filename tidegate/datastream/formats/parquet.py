@@ -149,7 +149,9 @@ class _AvroParquetFormat(StreamFormat):
 # ---------------------------------------------------------------- writing
 
 
-class _Output:
+class ParquetOutput:
+    """A `columnar.TableOutput`: a row group per table."""
+
     def __init__(self, stream: Any, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
@@ -178,7 +180,7 @@ class _RowsFactory(RowDataBulkWriterFactory):
         arrow_schema(row_type)
 
     def create(self, stream: BinaryIO) -> BulkWriter:
-        return rows_writer(stream, self._row_type, _Output)
+        return rows_writer(stream, self._row_type, ParquetOutput)
 
 
 def rows_writer(stream: BinaryIO, row_type: RowTypeInfo, output: Callable[[Any, pa.Schema], Any]) -> ColumnarWriter:
@@ -226,4 +228,4 @@ class _RecordsFactory(BulkWriterFactory):
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise TidegateError(f"a record does not fit the Avro schema: {error}") from error
 
-        return ColumnarWriter(stream, schema, to_batch, _Output)
+        return ColumnarWriter(stream, schema, to_batch, ParquetOutput)

@@ -1,0 +1,90 @@
+"""BATCH mode on two real executors, one of which is lost in the middle of the second stage."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.spark.programs import running
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+
+PROGRAM = """
+    import json, os, signal, time
+    from collections import Counter
+    import psutil
+    from tidegate.common import Configuration, WatermarkStrategy
+    from tidegate.common.serialization import Encoder
+    from tidegate.datastream import KeyedProcessFunction, MapFunction, StreamExecutionEnvironment
+    from tidegate.datastream.connectors import BucketAssigner, FileSink, NumberSequenceSource
+    from tidegate.datastream.state import ValueStateDescriptor
+
+    FOLDER = {folder!r}
+
+    class NoteOpened(MapFunction):
+        def open(self, runtime_context):
+            with open(FOLDER + "/opened", "a") as file:
+                file.write(f"{{runtime_context.get_index_of_this_subtask()}} {{os.getppid()}}\\n")
+
+        def map(self, value):
+            return value
+
+    class CountAndLoseTheExecutor(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+            self.seen = 0
+
+        def process_element(self, value, ctx):
+            self.seen += 1
+            if self.seen == 100:
+                try:
+                    os.close(os.open(FOLDER + "/marker", os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    pass
+                else:  # the JVM is the parent of the daemon that is the parent of this worker
+                    psutil.Process(os.getpid()).parent().parent().kill()
+                    time.sleep(1000)
+            self.count.update((self.count.value() or 0) + 1)
+            yield ctx.get_current_key(), self.count.value()
+
+    config = Configuration.from_dict({{"spark.master": "local-cluster[2,2,1024]", "execution.runtime-mode": "BATCH"}})
+    env = StreamExecutionEnvironment.get_execution_environment(config).set_parallelism(4)
+    numbers = env.from_source(NumberSequenceSource(0, 1999), WatermarkStrategy.no_watermarks(), "Numbers")
+    counts = numbers.map(NoteOpened()).key_by(lambda n: n % 20).process(CountAndLoseTheExecutor())
+    sink = FileSink.for_row_format(FOLDER + "/out", Encoder.simple_string_encoder())
+    counts.sink_to(sink.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
+    client = env.execute_async("loses an executor")
+    client.get_job_execution_result().result()
+    found = Counter(tuple(eval(line)) for name in os.listdir(FOLDER + "/out") if not name.startswith(".")
+                    for line in open(FOLDER + "/out/" + name))
+    expected = Counter((key, n) for key in range(20) for n in range(1, 101))
+    print("REPORT " + json.dumps({{"exact": found == expected, "runs": client.attempt() + 1,
+          "hidden": [n for n in os.listdir(FOLDER + "/out") if n.startswith(".")],
+          "opened": open(FOLDER + "/opened").read().split("\\n")[:-1]}}), flush=True)
+"""
+
+
+def test_only_what_a_lost_executor_held_is_computed_again(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM.format(folder=str(tmp_path))))
+    more = {
+        "SPARK_HOME": os.path.dirname(pyspark.__file__),
+        "SPARK_SCALA_VERSION": "2.13",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with running(program, tmp_path, **more) as cluster:
+        outcome = cluster.wait_for_report(1, 200)
+    assert outcome["exact"], outcome
+    assert outcome["hidden"] == []
+    opened = [line.split() for line in outcome["opened"]]
+    first_run, again = opened[:4], opened[4:]
+    assert sorted(subtask for subtask, _ in first_run) == ["0", "1", "2", "3"]
+    places = dict(first_run)
+    lost = {places[subtask] for subtask, _ in again}
+    assert 1 <= len(lost) <= 1, outcome  # all that ran again had run in one executor: the one that was killed
+    assert 0 < len(again) < 4

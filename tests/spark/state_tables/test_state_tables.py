@@ -1,0 +1,147 @@
+"""State as DataFrames on real Spark: read from what jobs wrote, and written for jobs to resume from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.recovery_kit import completed, counted, latest_checkpoint, until, with_checkpoints
+from tidegate.common import Types
+from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.datastream import ExternalizedCheckpointRetention, KeyedProcessFunction, StreamExecutionEnvironment
+from tidegate.datastream.connectors import DiscardingSink
+from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from tidegate.snapshots import SavepointBuilder, list_states, read_state
+
+pytestmark = pytest.mark.spark
+MakeEnv = Callable[..., StreamExecutionEnvironment]
+GOLDEN = str(Path(__file__).parents[2] / "golden" / "savepoint-v1")
+
+COUNT = ValueStateDescriptor("count", Types.LONG())
+SEEN = ListStateDescriptor("seen", Types.STRING())
+TAGS = MapStateDescriptor("tags", Types.STRING(), Types.DOUBLE())
+
+
+@pytest.fixture(scope="module")
+def reader(spark: Any) -> Callable[..., Any]:
+
+    def read(path: Any, operator: str | None = None, state: str | None = None, **options: Any) -> Any:
+        wanted = {"operator": operator, "state": state, **options} if operator else options
+        return spark.read.format("tidegate-state").options(**wanted).load(str(path))
+
+    return read
+
+
+class Recall(KeyedProcessFunction):
+    """Emits what a key's state holds, and fires the timer that it was given."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(COUNT)
+        self.seen = runtime_context.get_list_state(SEEN)
+        self.tags = runtime_context.get_map_state(TAGS)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield value, count, tuple(self.seen.get()), tuple(sorted(self.tags.items()))
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), "timer", timestamp
+
+
+def test_a_savepoint_from_dataframes_is_resumed_exactly(
+    make_env: MakeEnv, spark: Any, reader: Any, tmp_path: Path
+) -> None:
+    users = 300
+    counts = spark.range(users).selectExpr("concat('u', id) AS user", "id * 10 AS n", "id")
+    seen = counts.selectExpr("user", "explode(sequence(0, id % 3)) AS i").selectExpr("user", "i", "concat('s', i) AS s")
+    builder = SavepointBuilder.new_savepoint(max_parallelism=16)
+    builder.with_keyed_state("recall", COUNT, counts, key="user", value="n")
+    builder.with_keyed_state("recall", SEEN, seen, key="user", element="s", order_by="i")
+    builder.with_keyed_state(
+        "recall", TAGS, counts, key=lambda row: row.user, map_key="user", map_value=lambda row: row.n / 4
+    )
+    builder.with_timers("recall", [(f"u{i}", i) for i in range(5)])
+    path = builder.write(str(tmp_path / "sp"))
+    tables = list((tmp_path / "sp").glob("recall-*/keyed-count/*.parquet"))
+    assert len(tables) == spark.sparkContext.defaultParallelism  # written in parallel
+    assert spark.read.parquet(str(tables[0].parent)).count() == users
+    assert sorted(map(tuple, reader(path, "recall", "count").select("key", "value").collect())) == sorted(
+        (f"u{i}", i * 10) for i in range(users)
+    )
+
+    env = make_env(3, {"execution.state-recovery.path": path})
+    stream = env.from_collection([f"u{i}" for i in range(users + 10)], Types.STRING())
+    stream = stream.key_by(lambda user: user, Types.STRING()).process(Recall()).name("recall").uid("recall")
+    with stream.execute_and_collect("resumed") as results:
+        found = sorted(results, key=repr)
+    expected: list[Any] = [(f"u{i}", "timer", i) for i in range(5)]
+    for i in range(users):
+        items = tuple(f"s{n}" for n in range(i % 3 + 1))
+        expected.append((f"u{i}", i * 10 + 1, items, ((f"u{i}", i * 2.5),)))
+    expected += [(f"u{i}", 1, (), ()) for i in range(users, users + 10)]
+    assert found == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_checkpoints_of_a_running_job_are_read(make_env: MakeEnv, reader: Any, tmp_path: Path, backend: str) -> None:
+    """Incremental ones, on the heap with unaligned checkpoints enabled; compared with the plain reader."""
+    env = with_checkpoints(make_env(2, {"state.backend.type": backend}), tmp_path / "chk", 100)
+    config = env.get_checkpoint_config()
+    config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
+    if backend == "hashmap":
+        config.enable_unaligned_checkpoints()
+    counted(env, None, 3000.0).sink_to(DiscardingSink())
+    client = env.execute_async("counting")
+    until(lambda: len(completed(client)) > 3, "checkpoints")
+    client.cancel()
+    until(lambda: client.get_job_execution_result().done(), "the end")
+    path = latest_checkpoint(tmp_path / "chk")
+    frame = reader(path.parent, "count", "count", numPartitions=4)  # the job's folder: its newest checkpoint
+    assert frame.schema.simpleString().startswith("struct<key_group:int,key:string,value:struct<f0:bigint,f1:binary>,")
+    rows = frame.selectExpr("key", "value.f0").collect()
+    assert sorted(r["key"] for r in rows) == sorted(f"k{i}" for i in range(50))
+    plain = read_state(str(path), "count", "count").to_pylist()
+    assert sorted((r["key"], r["f0"]) for r in rows) == sorted((r["key"], r["value"]["f0"]) for r in plain)
+    listed = reader(path).where("uid = 'count'").collect()
+    assert [tuple(r) for r in listed] == [tuple(s) for s in list_states(str(path)) if s.uid == "count"]
+
+
+def test_what_is_wrong_is_said(spark: Any, reader: Any, tmp_path: Path) -> None:
+    for arguments, message in (
+        ((GOLDEN, "x", "count"), "it has: 'ticks', 'everything', 'out'"),
+        ((GOLDEN, "everything", "x"), "no state 'x'"),
+        ((tmp_path / "none",), "no snapshot at"),
+    ):
+        with pytest.raises(Exception, match=message):
+            reader(*arguments)
+    with pytest.raises(Exception, match="unknown option speed"):
+        reader(GOLDEN, speed=1)
+    with pytest.raises(Exception, match="has no column wrong; it has key_group, key, value"):
+        spark.read.format("tidegate-state").options(operator="everything", state="row").schema("wrong int").load(
+            GOLDEN
+        ).collect()
+    typed = spark.read.format("tidegate-state").options(operator="everything", state="row")
+    frame = typed.schema("value struct<tags:array<string>,id:int>, key string").load(GOLDEN)
+    assert {(r["key"], r["value"]["id"]) for r in frame.collect()} == {(str(i), 50 + i) for i in range(10)}
+
+    pairs = spark.createDataFrame([("a", 1, "x"), ("a", 2, "y")], "user string, n int, s string")
+    for arguments, message in (
+        ({"key": "user", "value": "n"}, "key 'a': it comes more than once"),
+        ({"key": "user", "value": "s"}, "the value does not fit its declared type: .*'x'"),
+        ({"key": "who", "value": "n"}, "no column who; it has user, n, s"),
+        ({"value": "n"}, "needs key="),
+        ({"key": "user"}, "needs value="),
+    ):
+        builder = SavepointBuilder.new_savepoint()
+        with pytest.raises((ConfigurationError, SnapshotError), match=message):
+            builder.with_keyed_state("u", COUNT, pairs.limit(1 if "fit" in message else 2), **arguments).write(
+                str(tmp_path / "sp")
+            )
+        assert not (tmp_path / "sp").exists()
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigurationError, match="got a streaming one"):
+        SavepointBuilder.new_savepoint().with_keyed_state("u", COUNT, stream, key="value", value="value")

@@ -1,0 +1,226 @@
+"""Batch tasks without Spark: a small engine runs a graph's tasks one after the other and sorts as Spark would."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tidegate.common import Types, WatermarkStrategy
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.record_batch import RecordBatch
+from tidegate.datastream import (
+    AsyncDataStream,
+    AsyncFunction,
+    KeyedProcessFunction,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+)
+from tidegate.datastream.connectors import DataGeneratorSource, NumberSequenceSource
+from tidegate.datastream.connectors.collect import CollectSink
+from tidegate.datastream.state import ListStateDescriptor, ValueStateDescriptor
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.splits import make_splits
+from tidegate.spark.batch import blocks
+from tidegate.spark.batch.group_sorter import GroupSorter
+from tidegate.spark.batch.plan import BatchPlan, plan_job
+from tidegate.spark.batch.report import JobReport
+from tidegate.spark.batch.task import BatchTask
+from tidegate.taskmanager.deployment import RuntimeSettings
+
+Env = StreamExecutionEnvironment
+
+
+def environment(parallelism: int = 2) -> Env:
+    return Env.get_execution_environment().set_parallelism(parallelism)
+
+
+def planned(stream: Any, buffer_bytes: int = 1 << 20) -> BatchPlan:
+    stream.sink_to(CollectSink())
+    env = stream._environment
+    graph = make_splits(build_job_graph(env._operators, env._graph_settings()).job_graph)
+    return plan_job(graph, RuntimeSettings(), buffer_bytes, None)
+
+
+class Engine:
+    """What Spark does between the tasks. `shuffle`: blocks arrive in this order before they are sorted."""
+
+    def __init__(self, plan: BatchPlan, seed: int = 0, sort: bool = True) -> None:
+        self.plan, self.random, self.sort = plan, random.Random(seed), sort
+        self.outputs: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
+
+    def input_of(self, vertex: int, subtask: int) -> list[bytes]:
+        pairs = []
+        for (producer, _), output in self.outputs.items():
+            if vertex in self.plan.consumers[producer]:
+                wanted = self.plan.consumers[producer].index(vertex)
+                pairs += [(k, b) for k, b in output if blocks.is_for(wanted, b)]
+        mine = [(key, b) for k, b in pairs if (key := int.from_bytes(k, "big", signed=True)) & 0xFFFFFFFF == subtask]
+        self.random.shuffle(mine)
+        return [b for _, b in sorted(mine, key=lambda p: p[0])] if self.sort else [b for _, b in mine]
+
+    def run_task(self, vertex: int, subtask: int) -> None:
+        task = BatchTask(self.plan.vertices[vertex], subtask, 0, f"{vertex}-{subtask}")
+        out = list(task.run(iter(self.input_of(vertex, subtask))))
+        self.outputs[vertex, subtask] = list(zip(out[::2], out[1::2], strict=True))
+
+    def run(self) -> list[Any]:
+        for v in self.plan.graph.vertices:
+            for subtask in range(v.parallelism):
+                self.run_task(v.vertex_id, subtask)
+        return self.results()
+
+    def report(self) -> JobReport:
+        found = [b for end in self.plan.ends for (v, _), out in self.outputs.items() if v == end for _, b in out]
+        return JobReport.read(found, {(int(v), int(s)) for v, s in self.plan.graph.all_tasks()})
+
+    def results(self) -> list[Any]:
+        import pickle
+
+        return [v for chunk in self.report().chunks for payload in chunk.payloads for v in pickle.loads(payload)]
+
+
+def dealt_out(env: Env) -> Any:
+    """Where a record goes depends on how many came before it: twice."""
+    numbers = env.from_source(NumberSequenceSource(0, 999), WatermarkStrategy.no_watermarks(), "Numbers")
+    return numbers.rebalance().map(lambda n: n).rebalance().map(lambda n: n).rebalance().map(lambda n: n)
+
+
+@pytest.mark.parametrize("sorts", [True, False])
+def test_a_recomputed_task_deals_its_records_out_as_the_first_time(
+    sorts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output of a middle task is lost when one of its two readers is done. Without an order, records get lost."""
+    monkeypatch.setattr(blocks, "_FIRST_LIMIT", 20)
+    plan = planned(dealt_out(environment(3)), buffer_bytes=200)
+    engine = Engine(plan, seed=1, sort=sorts)
+    vertices = [v.vertex_id for v in plan.graph.vertices]
+    assert len(vertices) == 4
+    for v in vertices[:3]:
+        for subtask in range(3):
+            engine.run_task(v, subtask)
+    engine.run_task(vertices[3], 0)
+    engine.run_task(vertices[2], 1)  # again: the others read this one's second output
+    engine.run_task(vertices[3], 1)
+    engine.run_task(vertices[3], 2)
+    exact = Counter(engine.results()) == Counter(range(1000))
+    assert exact is sorts
+
+
+class Timed(KeyedProcessFunction):
+    """Shows the order of records, the clock, both kinds of timers, and how many keys there is state for."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", Types.LONG()))
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        assert ctx.timer_service().current_watermark() == -(2**63)
+        self.seen.add(value[1])
+        ctx.timer_service().register_event_time_timer(value[1] + 10)
+        ctx.timer_service().register_processing_time_timer(2**50)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        if timestamp == 2**50:
+            ctx.timer_service().register_processing_time_timer(2**51)  # never fires: the key is over
+            yield ctx.get_current_key(), "end", list(self.seen.get())
+        elif self.total.value() is None:
+            self.total.update(1)
+            yield ctx.get_current_key(), "first", timestamp
+
+
+def test_keyed_input_comes_by_group_in_order_of_time_and_ends_with_its_timers() -> None:
+    env = environment(2)
+    events = [(f"k{i % 7}", (i * 37) % 100) for i in range(100)]
+    stamped = env.from_collection(events).assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda e, _: e[1])
+    )
+    found = Engine(planned(stamped.key_by(lambda e: e[0]).process(Timed()))).run()
+    for key in {k for k, _ in events}:
+        times = sorted(t for k, t in events if k == key)
+        mine = [(what, value) for k, what, value in found if k == key]
+        assert mine == [("first", times[0] + 10), ("end", times)]
+
+
+def test_state_is_kept_for_one_group_of_keys_only() -> None:
+    found = Engine(planned(env_numbers(environment(1), 5000).key_by(lambda n: n).process(LiveKeys()))).run()
+    assert len(found) == 5000
+    assert max(found) < 5000 / 128 * 3  # about a 128th of the keys, not all of them
+
+
+def env_numbers(env: Env, count: int) -> Any:
+    return env.from_source(NumberSequenceSource(1, count), WatermarkStrategy.no_watermarks(), "Numbers")
+
+
+class LiveKeys(KeyedProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.mine = runtime_context.get_state(ValueStateDescriptor("mine"))
+        self.backend = runtime_context._context.keyed
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[int]:
+        self.mine.update(value)
+        yield sum(1 for _ in self.backend.keys("mine"))
+
+
+class Slow(AsyncFunction):
+    """Later records are answered sooner."""
+
+    async def async_invoke(self, value: int) -> list[int]:
+        import asyncio
+
+        await asyncio.sleep((20 - value) / 2000)
+        return [value]
+
+
+def test_asynchronous_results_come_in_order_whatever_was_asked_for() -> None:
+    stream = env_numbers(environment(1), 20)
+    found = Engine(planned(AsyncDataStream.unordered_wait(stream, Slow(), 1000, 8))).run()
+    assert found == list(range(1, 21))
+
+
+def test_the_sorter_spills_and_keeps_the_order_of_equal_times() -> None:
+    sorter = GroupSorter(in_memory=50)
+    entries = [(i * 7 % 40, i % 2, i) for i in range(300)]
+    for time, side, value in entries:
+        sorter.add(RecordBatch([value], [time]), side)
+    found = [(t, side, v) for side, b in sorter.drain() for t, v in zip(b.timestamps or [], b.values, strict=True)]
+    assert found == sorted(entries, key=lambda e: e[0])
+    assert sorter.empty
+
+
+def test_an_unbounded_source_is_refused_by_name() -> None:
+    env = environment(1).set_runtime_mode(RuntimeExecutionMode.BATCH)
+    endless = env.from_source(DataGeneratorSource(lambda i: i), WatermarkStrategy.no_watermarks(), "Endless")
+    endless.print()
+    with pytest.raises(ConfigurationError, match=r"'Source: Endless'.*STREAMING"):
+        env.execute()
+
+
+def test_recovery_and_savepoint_folders_are_checked_first(tmp_path: Any) -> None:
+    (tmp_path / "something").write_text("")
+    for key, value, message in [
+        ("execution.state-recovery.path", "file:///nowhere", "starts from nothing"),
+        ("execution.batch.savepoint-path", str(tmp_path), "is not empty"),
+        ("execution.batch.savepoint-path", f"{os.devnull}/x", "execution.batch.savepoint-path"),
+    ]:
+        env = environment(1).set_runtime_mode(RuntimeExecutionMode.BATCH)
+        env._configuration.set_string(key, value)
+        env.from_collection([1]).print()
+        with pytest.raises(ConfigurationError, match=message):
+            env.execute()
+
+
+def test_the_buffer_size_decides_how_blocks_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_FIRST_LIMIT", 10)
+    monkeypatch.setattr("tidegate.spark.batch.task._POLL", 100)
+
+    def blocks_made(buffer_bytes: int) -> int:
+        engine = Engine(planned(env_numbers(environment(1), 20_000).rebalance().map(lambda n: n), buffer_bytes))
+        engine.run_task(0, 0)
+        return len(engine.outputs[0, 0])
+
+    assert blocks_made(1000) > 5 * blocks_made(1 << 20)

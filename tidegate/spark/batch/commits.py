@@ -1,0 +1,73 @@
+"""Commits at the end of a batch job, on the driver: once per sink, what the tasks whose output counts have prepared."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tidegate.common.errors import TidegateError
+from tidegate.common.ids import OperatorId
+from tidegate.graph.job_graph import JobGraph, OperatorNode
+from tidegate.graph.operator_specs import SinkSpec
+
+log = logging.getLogger("tidegate.batch")
+
+_MAX_PAUSE_MS = 30_000.0
+
+
+class BatchCommitError(TidegateError):
+    """Committables could not be committed within the allowed number of tries."""
+
+
+def sinks_of(graph: JobGraph) -> Iterator[tuple[OperatorNode, Any]]:
+    for vertex in graph.vertices:
+        for node in vertex.operators:
+            if isinstance(node.spec, SinkSpec):
+                yield node, node.spec.sink
+
+
+def commit_all(
+    graph: JobGraph, committables: dict[OperatorId, list[Any]], retries: int, backoff_ms: float
+) -> dict[OperatorId, int]:
+    """How many each sink has committed. Raises at the first sink that cannot."""
+    done = {}
+    for node, sink in sinks_of(graph):
+        waiting = committables.get(node.operator_id)
+        if waiting:
+            _commit(node.name, sink.create_committer(), waiting, retries, backoff_ms)
+            done[node.operator_id] = len(waiting)
+    return done
+
+
+def _commit(name: str, committer: Any, waiting: list[Any], retries: int, backoff_ms: float) -> None:
+    left = waiting
+    last: BaseException | None = None
+    try:
+        for attempt in range(retries + 1):
+            if attempt:
+                time.sleep(min(backoff_ms * 2 ** (attempt - 1), _MAX_PAUSE_MS) / 1000)
+            try:
+                left, last = committer.commit(left) or [], None
+            except Exception as error:
+                last = error
+            if not left:
+                return
+    finally:
+        with contextlib.suppress(Exception):  # all is committed, or the error says what is not
+            committer.close()
+    raise BatchCommitError(
+        f"operator '{name}': {len(left)} of {len(waiting)} committables could not be committed in {retries + 1} tries, "
+        f"the others are. Last error: {last!r}. Remove what is there before you run the job again"
+    ) from last
+
+
+def discard_leftovers(graph: JobGraph, job_id: str) -> None:
+    """What attempts that do not count have written. Best effort."""
+    for node, sink in sinks_of(graph):
+        try:
+            sink.discard_leftovers(job_id)
+        except Exception as error:
+            log.warning("operator '%s': left-overs of failed attempts could not be deleted: %s", node.name, error)

@@ -1,0 +1,48 @@
+"""The output of a keyed edge in a batch job: straight into the buffer of the key's group.
+
+A hot path (benchmark `batch`): a group gets a handful of records of each batch, so gathering them per batch first, as a
+streaming task does, costs half as much again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.common.record_batch import RecordBatch
+from tidegate.spark.batch.blocks import BlockChannel, BlockOutput
+from tidegate.taskmanager.edge_output import HashOutput
+
+
+class GroupedHashOutput(HashOutput):
+    """`channels` are BlockChannels, as many as there are groups over all targets."""
+
+    def __init__(self, output: BlockOutput, *args: Any, max_parallelism: int) -> None:
+        super().__init__(*args, max_parallelism=max_parallelism)
+        self._output = output
+        buffers: list[Any] = self.channels
+        mine: list[BlockChannel] = buffers
+        self._mine = mine
+        self._appends = [channel.values.append for channel in mine]
+        self._stamp_appends = [channel.stamps.append for channel in mine]
+        self._stamped = False
+
+    def emit(self, batch: RecordBatch) -> None:
+        select, router, appends = self._select, self._router, self._appends
+        stamps = batch.timestamps
+        if (stamps is not None) is not self._stamped:
+            for channel in self._mine:
+                channel.flush()
+            self._stamped = stamps is not None
+        try:
+            if stamps is None:
+                for v in batch.values:
+                    appends[router[select(v)]](v)
+            else:
+                stamp_appends = self._stamp_appends
+                for v, t in zip(batch.values, stamps, strict=True):
+                    group = router[select(v)]
+                    appends[group](v)
+                    stamp_appends[group](t)
+        except Exception as error:
+            self._explain(batch, error)
+        self._output.buffered += len(batch.values)

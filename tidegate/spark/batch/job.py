@@ -1,0 +1,216 @@
+"""One batch job on the driver: runs the Spark job, again when it failed and the restart strategy says so, then commits.
+
+Running again means the same action on the same RDDs: Spark knows which shuffle outputs it has and computes only what is
+missing, down to single tasks of a stage that was half done.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import random
+import threading
+import time
+import weakref
+
+from pyspark.sql import SparkSession
+
+from tidegate.common import options
+from tidegate.common.configuration import Configuration
+from tidegate.common.ids import AttemptNumber
+from tidegate.common.job_id import JobID
+from tidegate.common.job_status import JobStatus
+from tidegate.common.restart_strategy import restart_strategy_of
+from tidegate.jobmanager.failure_history import FailureHistory
+from tidegate.jobmanager.instructions import JobEnded
+from tidegate.jobmanager.restart_strategies import FixedDelay, GiveUp, RestartStrategy, make_restart_strategy
+from tidegate.protocol.messages import FailureInfo
+from tidegate.spark.batch.client import BatchJobClient
+from tidegate.spark.batch.commits import commit_all, discard_leftovers
+from tidegate.spark.batch.compilation import CompiledJob, compile_job
+from tidegate.spark.batch.job_savepoint import complete_savepoint, discard_savepoint
+from tidegate.spark.batch.plan import BatchPlan, SavepointPlan
+from tidegate.spark.batch.progress import ProgressLine
+from tidegate.spark.batch.report import JobReport
+from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
+from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.gang import summarize
+from tidegate.taskmanager.clock import SystemClock
+from tidegate.taskmanager.failure import describe
+
+log = logging.getLogger("tidegate.batch")
+
+_GONE_MS, _POLL_S = 5_000.0, 0.05
+_LOST_WORKERS, _LOST_WORKER_DELAY_MS = 3, 100.0
+_running: weakref.WeakSet[BatchJob] = weakref.WeakSet()
+
+
+class RetryPolicy:
+    """The restart strategy that was set. Without one, workers and executors that are lost are forgiven a few times, as
+    Spark does, and an exception of the user's code ends the job."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configured = options.read(configuration, options.RESTART_STRATEGY) is not None
+        self._strategy: RestartStrategy = (
+            make_restart_strategy(restart_strategy_of(configuration, False), random.Random())
+            if self._configured
+            else FixedDelay(_LOST_WORKERS, _LOST_WORKER_DELAY_MS)
+        )
+
+    def on_failure(self, failure: FailureInfo, raised: bool, now_ms: float) -> float | str:
+        """The pause before the next run in ms, or why there is none. `raised`: by a task, rather than a loss."""
+        if failure.permanent:
+            return "a restart could not help"
+        if raised and not self._configured:
+            return "no restart strategy is set (restart-strategy.type)"
+        decision = self._strategy.on_failure(now_ms)
+        return decision.reason if isinstance(decision, GiveUp) else decision.delay_ms
+
+
+class BatchJob:
+    """`start` returns at once; the client learns of the end."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        plan: BatchPlan,
+        bundle: CodeBundle,
+        configuration: Configuration,
+        savepoint: SavepointPlan | None,
+    ) -> None:
+        self._session = session
+        self._sc = session.sparkContext
+        self._plan = plan
+        self._bundle = bundle
+        self._savepoint = savepoint
+        self._policy = RetryPolicy(configuration)
+        self._commit_retries: int = options.read(configuration, options.SINK_COMMIT_RETRIES)
+        self._commit_backoff_ms: float = options.read(configuration, options.SINK_COMMIT_BACKOFF)
+        self._clock = SystemClock()
+        self._job_id = JobID.from_hex(plan.graph.job_id)
+        self._group = f"tidegate-{self._job_id}"
+        self._failures = FailureHistory()
+        self._run_number = 0
+        self._cancelled = threading.Event()
+        self._committing = False
+        self._thread = threading.Thread(target=self._run, name=f"tidegate-batch-{self._job_id}", daemon=True)
+        self.client = BatchJobClient(self._job_id, self.cancel)
+
+    def start(self) -> None:
+        _running.add(self)
+        self._started_ms = self._clock.now_ms()
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Without effect once the commits have begun: the job is as good as finished."""
+        if self._committing:
+            return
+        self._cancelled.set()
+        with contextlib.suppress(Exception):  # the session is gone, and the tasks with it
+            self._sc.cancelJobGroup(self._group)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    # ------------------------------------------------------------ the thread
+    def _run(self) -> None:
+        status, reason, savepoint = JobStatus.FAILED, "", None
+        compiled: CompiledJob | None = None
+        try:
+            self._changed(JobStatus.RUNNING)
+            self._sc.setJobGroup(self._group, self._plan.graph.name, interruptOnCancel=True)
+            compiled = compile_job(self._session, self._plan, self._bundle)
+            blocks, reason = self._until_done(compiled)
+            if blocks is not None:
+                savepoint = self._complete(blocks, compiled)
+                status = JobStatus.FINISHED
+            elif self._cancelled.is_set():
+                status = JobStatus.CANCELED
+        except BaseException as error:
+            log.debug("batch job %s failed on the driver", self._job_id, exc_info=True)
+            self._record(describe(error))
+        finally:
+            if compiled is not None:
+                with contextlib.suppress(Exception):  # the session is gone
+                    compiled.unpersist()
+            self._wait_for_tasks()
+            discard_leftovers(self._plan.graph, self._plan.graph.job_id)
+            if self._savepoint is not None and status is not JobStatus.FINISHED:
+                discard_savepoint(self._savepoint)
+            self._changed(status)
+            runtime = self._clock.now_ms() - self._started_ms
+            end = JobEnded(status, self._failures.entries, self._failures.total, runtime, reason=reason)
+            self.client.ended(end, savepoint)
+
+    def _until_done(self, compiled: CompiledJob) -> tuple[list[bytes] | None, str]:
+        """The blocks of the report; or None, and why there will be none."""
+        while not self._cancelled.is_set():
+            self._sc.setLocalProperty(RUN_PROPERTY, str(self._run_number))
+            try:
+                with ProgressLine(self._sc, self._group, len(compiled.stage_names)):
+                    return compiled.report.collect(), ""
+            except Exception as error:
+                if self._cancelled.is_set():
+                    break
+                told = failure_in(str(error))
+                failure = FailureInfo(summary=summarize(error)) if told is None else told
+            self._record(failure)
+            verdict = self._policy.on_failure(failure, told is not None, self._clock.now_ms())
+            if isinstance(verdict, str):
+                return None, verdict
+            log.warning("job %s: run %d failed: %s", self._plan.graph.name, self._run_number, failure.summary)
+            self._changed(JobStatus.RESTARTING)
+            if self._cancelled.wait(verdict / 1000):
+                break
+            self._run_number += 1
+            self._changed(JobStatus.RUNNING)
+        return None, ""
+
+    def _complete(self, blocks: list[bytes], compiled: CompiledJob) -> str | None:
+        self._committing = True
+        report = JobReport.read(blocks, compiled.tasks)
+        self.client.reported(report)
+        savepoint = None
+        if self._savepoint is not None:
+            savepoint = complete_savepoint(self._savepoint, self._plan.graph, report)
+        commit_all(self._plan.graph, report.committables(), self._commit_retries, self._commit_backoff_ms)
+        return savepoint
+
+    def _wait_for_tasks(self) -> None:
+        """Until tasks that do not count any more (of a failed job, or speculative ones) have gone, for a while."""
+        tracker = self._sc.statusTracker()
+        deadline = self._clock.now_ms() + _GONE_MS
+        while self._clock.now_ms() < deadline:
+            try:
+                jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+                stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+            except Exception:  # the session is gone, and the tasks with it
+                return
+            if not any(stage is not None and stage.numActiveTasks for stage in stages):
+                return
+            time.sleep(_POLL_S)
+
+    def _record(self, failure: FailureInfo) -> None:
+        self._failures.record(AttemptNumber(self._run_number), failure, self._clock.now_ms())
+        self.client.failed_attempt(self._failures.entries)
+
+    def _changed(self, status: JobStatus) -> None:
+        self.client.changed(status, self._run_number, self._clock.now_ms())
+        log.info("job %s (%s) is %s", self._plan.graph.name, self._job_id, status.name)
+
+
+def batch_jobs_are_running() -> bool:
+    return any(job.alive for job in list(_running))
+
+
+@atexit.register
+def _cancel_at_exit() -> None:
+    for job in list(_running):
+        if job.alive:
+            job.cancel()
+            job.join(5)

@@ -1,0 +1,94 @@
+"""What the tasks of a batch job say to the driver: one line each when they are done, and collected results.
+
+It travels through the job's own shuffles (see `plan`), so it holds exactly one attempt of every task: the one whose
+output was used.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from tidegate.common.errors import check_internal
+from tidegate.common.ids import OperatorId
+from tidegate.spark.batch.blocks import HEADER_SIZE
+from tidegate.storage.handles import TaskSnapshot
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """One task, at its end."""
+
+    vertex: int
+    subtask: int
+    attempt_id: str
+    records_in: int
+    records_out: int
+    metrics: dict[str, float]
+    accumulators: bytes
+    committables: tuple[tuple[OperatorId, bytes], ...] = ()  # by operator: the pickled list
+    snapshot: bytes = b""  # msgpack of a TaskSnapshot
+
+
+@dataclass(frozen=True)
+class CollectedChunk:
+    """Some results of `execute_and_collect`."""
+
+    vertex: int
+    subtask: int
+    seq: int
+    payloads: tuple[bytes, ...]  # pickled lists of values
+
+
+def dump_report(entry: TaskReport | CollectedChunk) -> bytes:
+    return pickle.dumps(entry, 5)
+
+
+def dump_committables(committables: list[Any]) -> bytes:
+    return bytes(cloudpickle.dumps(committables, 5))
+
+
+@dataclass
+class JobReport:
+    """All that came in."""
+
+    tasks: dict[tuple[int, int], TaskReport] = field(default_factory=dict)
+    chunks: list[CollectedChunk] = field(default_factory=list)  # in order
+
+    @staticmethod
+    def read(blocks: Iterable[bytes], expected: set[tuple[int, int]]) -> JobReport:
+        """`expected`: vertex and subtask of every task."""
+        report = JobReport()
+        for block in blocks:
+            entry = pickle.loads(memoryview(block)[HEADER_SIZE:])
+            if isinstance(entry, CollectedChunk):
+                report.chunks.append(entry)
+                continue
+            key = entry.vertex, entry.subtask
+            check_internal(key not in report.tasks, f"two attempts of task {key} are in the report of a batch job")
+            report.tasks[key] = entry
+        missing = expected ^ report.tasks.keys()
+        check_internal(not missing, f"the report of a batch job and its tasks differ in {sorted(missing)}")
+        report.chunks.sort(key=lambda c: (c.vertex, c.subtask, c.seq))
+        return report
+
+    def in_order(self) -> list[TaskReport]:
+        return [task for _, task in sorted(self.tasks.items())]
+
+    def committables(self) -> dict[OperatorId, list[Any]]:
+        found: dict[OperatorId, list[Any]] = {}
+        for task in self.in_order():
+            for operator_id, pickled in task.committables:
+                found.setdefault(operator_id, []).extend(pickle.loads(pickled))
+        return found
+
+    def snapshots(self) -> list[TaskSnapshot]:
+        return [msgspec.msgpack.decode(t.snapshot, type=TaskSnapshot) for t in self.in_order() if t.snapshot]
+
+    def metrics(self) -> dict[str, float]:
+        return {name: value for task in self.in_order() for name, value in task.metrics.items()}

@@ -1,0 +1,111 @@
+"""The body of a Spark task in a batch job: from Spark's iterator to a `BatchTask` and back."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import gc
+import pickle
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tidegate.protocol.messages import FailureInfo
+from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
+
+RUN_PROPERTY = "tidegate.batch.run"
+"""Local property of the Spark job: how often the driver has started it again."""
+
+_COLLECT_RARELY = 50_000, 20, 50
+"""For Python's collector: buffered records are many and no garbage. A quarter of the time of a source task."""
+
+_FAILURE = re.compile(r"\[tidegate-failure:([A-Za-z0-9+/=]+)\]")
+
+
+@dataclass(frozen=True)
+class TaskLaunch:
+    """What travels inside the Spark closure."""
+
+    bundle: CodeBundle
+    plan: bytes  # pickled VertexPlan, which needs the bundle to be loaded
+
+
+class BatchTaskError(Exception):
+    """How a failure gets through Spark to the driver: the text holds it twice, for people and encoded."""
+
+
+def failure_in(text: str) -> FailureInfo | None:
+    """What a task has told, out of Spark's story of it."""
+    found = _FAILURE.search(text)
+    return None if found is None else msgspec.msgpack.decode(base64.b64decode(found[1]), type=FailureInfo)
+
+
+def run_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
+    """Keys and blocks in turn."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_COLLECT_RARELY)
+    try:
+        yield from _task(launch, index, received).run(received)
+    except (GeneratorExit, BatchTaskError):
+        raise
+    except BaseException as error:  # also sys.exit() in user code
+        from tidegate.taskmanager.failure import describe
+        from tidegate.taskmanager.operators.base import attributed
+
+        raise _told(describe(attributed(error))) from None
+    finally:
+        gc.set_threshold(*before)
+
+
+def run_collected_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
+    """Only the results of the collect sink: pickled lists of values."""
+    from tidegate.spark.batch.blocks import HEADER_SIZE
+    from tidegate.spark.batch.report import CollectedChunk
+
+    pairs = run_partition(launch, index, received)
+    for _ in pairs:
+        entry = pickle.loads(memoryview(next(pairs))[HEADER_SIZE:])
+        if isinstance(entry, CollectedChunk):
+            yield from entry.payloads
+
+
+def _told(failure: FailureInfo) -> BatchTaskError:
+    encoded = base64.b64encode(msgspec.msgpack.encode(failure)).decode()
+    return BatchTaskError(f"{failure.summary}\n{failure.traceback}[tidegate-failure:{encoded}]")
+
+
+def _task(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Any:
+    from pyspark import TaskContext
+
+    install(launch.bundle)
+    plan = _load_plan(launch, index)
+    from tidegate.spark.batch.source_blocks import reading_blocks
+    from tidegate.spark.batch.task import BatchTask
+    from tidegate.spark.worker_files import local_paths
+
+    settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
+    plan = dataclasses.replace(plan, settings=settings, vertex=reading_blocks(plan.vertex, received))
+    context: Any = TaskContext.get()
+    attempt = int(context.getLocalProperty(RUN_PROPERTY) or 0) + context.attemptNumber()
+    return BatchTask(plan, index, attempt, str(context.taskAttemptId()))
+
+
+def _load_plan(launch: TaskLaunch, index: int) -> Any:
+    try:
+        plan = pickle.loads(launch.plan)
+    except Exception as error:
+        where = f"the worker on {socket.gethostname()} (subtask {index})"
+        if isinstance(error, ImportError):
+            summary = (
+                f"{where} cannot import module '{error.name or error}', which the job's functions need. Install it "
+                "where Spark's workers run, or ship it with env.add_python_file(path)"
+            )
+        else:
+            summary = f"{where} cannot load the job's functions: {type(error).__name__}: {error}"
+        raise _told(FailureInfo(summary=summary, permanent=True)) from None
+    adopt_main_classes()
+    return plan
