@@ -78,8 +78,8 @@ RUNTIME_MODE = ConfigOption(
     "execution.runtime-mode",
     _ENUM,
     "STREAMING",
-    "Who drives the operators: STREAMING, a gang of long-running tasks; BATCH, Spark stages, when all input is bounded; "
-    "AUTOMATIC, BATCH when every source is bounded and STREAMING otherwise. MICRO_BATCH is refused: this version does "
+    "Who drives the operators: STREAMING, a gang of long-running tasks; BATCH, Spark stages, when all input is "
+    "bounded; AUTOMATIC, BATCH when every source is bounded and STREAMING otherwise. MICRO_BATCH is refused: this version does "
     "not have it yet.",
     choices=("STREAMING", "BATCH", "AUTOMATIC", "MICRO_BATCH"),
 )
@@ -93,8 +93,8 @@ BATCH_BUFFER_SIZE = ConfigOption(
     "execution.batch.buffer-size",
     _MEMORY,
     16 << 20,
-    "BATCH: at most about so many bytes of pickled results, and some ten thousand records, does a task gather before it "
-    "cuts them to blocks for the shuffle. In memory, records take several times as much.",
+    "BATCH: at most about so many bytes of pickled results, and some ten thousand records, does a task gather before "
+    "it cuts them to blocks for the shuffle. In memory, records take several times as much.",
     minimum=1,
 )
 BUFFER_TIMEOUT = ConfigOption(

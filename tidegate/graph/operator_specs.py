@@ -84,6 +84,7 @@ class ReduceSpec(OperatorSpec):
     """Rolling reduce per key; emits the new value for every record. sum, min, max, min_by, max_by are reduces too."""
 
     function: Any  # ReduceFunction or callable(a, b) -> c
+    at_end: bool = False  # BATCH: only the last value of each key
 
     @property
     def keyed(self) -> bool:

@@ -51,7 +51,7 @@ def test_cases(cases: tuple[ApiCase, ...], make_env: Callable[..., StreamExecuti
         results[name].append(value)
     for case in cases:
         try:
-            case.check(results[case.name], 2)
+            case.check(results[case.name], 2, batch=True)
         except AssertionError as error:
             raise AssertionError(f"case {case.name}: {results[case.name]}") from error
 
@@ -60,7 +60,7 @@ def test_cases(cases: tuple[ApiCase, ...], make_env: Callable[..., StreamExecuti
 def test_case_alone(case: ApiCase, make_env: Callable[..., StreamExecutionEnvironment]) -> None:
     parallelism = 2 if 2 in case.parallelisms else 1
     stream = case.build(make_env(parallelism, dict(case.config) | BATCH))
-    case.check(list(stream.execute_and_collect(case.name)), parallelism)
+    case.check(list(stream.execute_and_collect(case.name)), parallelism, batch=True)
 
 
 def test_every_exclusion_is_a_case() -> None:

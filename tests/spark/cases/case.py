@@ -26,9 +26,15 @@ class ApiCase:
     view: Callable[[list[Any]], Any] | None = None
     parallelisms: tuple[int, ...] = (1, 2, 4)
     config: tuple[tuple[str, Any], ...] = ()
+    in_batch: Any = None  # what is expected in BATCH mode, where that differs
+    rolling: bool = False  # a result for every record; in BATCH mode only the last one of each key
 
-    def check(self, records: list[Any], parallelism: int) -> None:
+    def check(self, records: list[Any], parallelism: int, batch: bool = False) -> None:
         expected = self.expected(parallelism) if callable(self.expected) else self.expected
+        if batch and self.in_batch is not None:
+            expected = self.in_batch
+        elif batch and self.rolling:
+            expected = [results[-1] for results in by_key(expected, self.key or (lambda record: 0)).values()]
         if self.view is not None:
             assert self.view(records) == expected
             return

@@ -237,49 +237,71 @@ CASES = [
         lambda env: pairs(env).reduce(lambda a, b: (a[0], a[1] + b[1])),
         rolling(lambda a, b: (a[0], a[1] + b[1])),
         first,
+        rolling=True,
     ),
     ApiCase(
         "reduce_class",
         lambda env: env.from_collection(["a", "abc", "ab", "b", "bcde"]).key_by(first).reduce(Longest()),
         ["a", "abc", "abc", "b", "bcde"],
         first,
+        rolling=True,
     ),
-    ApiCase("sum", lambda env: pairs(env).sum(1), rolling(lambda a, b: (a[0], a[1] + b[1])), first),
+    ApiCase("sum", lambda env: pairs(env).sum(1), rolling(lambda a, b: (a[0], a[1] + b[1])), first, rolling=True),
     ApiCase(
         "sum_of_plain_values",
         lambda env: env.from_collection([1, 2, 3]).key_by(lambda n: 0).sum(),
         [1, 3, 6],
         lambda _: 0,
+        rolling=True,
     ),
     ApiCase(
         "sum_by_name",
         lambda env: env.from_collection(ROWS).key_by(lambda r: r.shop).sum("amount"),
         [Row(shop="s", amount=5), Row(shop="t", amount=2), Row(shop="s", amount=9)],
         lambda r: r.shop,
+        rolling=True,
     ),
     ApiCase(
         "sum_of_named_tuples",
         lambda env: env.from_collection(SALES).key_by(lambda s: s.shop).sum("amount"),
         [Sale("s", 1), Sale("t", 2), Sale("s", 4)],
         first,
+        rolling=True,
     ),
     ApiCase(
-        "min", lambda env: triples(env).min(1), rolling(lambda a, b: (a[0], min(a[1], b[1]), a[2]), TRIPLES), first
+        "min",
+        lambda env: triples(env).min(1),
+        rolling(lambda a, b: (a[0], min(a[1], b[1]), a[2]), TRIPLES),
+        first,
+        rolling=True,
     ),
     ApiCase(
-        "max", lambda env: triples(env).max(1), rolling(lambda a, b: (a[0], max(a[1], b[1]), a[2]), TRIPLES), first
+        "max",
+        lambda env: triples(env).max(1),
+        rolling(lambda a, b: (a[0], max(a[1], b[1]), a[2]), TRIPLES),
+        first,
+        rolling=True,
     ),
     ApiCase(
-        "min_by", lambda env: triples(env).min_by(1), rolling(lambda a, b: b if b[1] < a[1] else a, TRIPLES), first
+        "min_by",
+        lambda env: triples(env).min_by(1),
+        rolling(lambda a, b: b if b[1] < a[1] else a, TRIPLES),
+        first,
+        rolling=True,
     ),
     ApiCase(
-        "max_by", lambda env: triples(env).max_by(1), rolling(lambda a, b: b if b[1] > a[1] else a, TRIPLES), first
+        "max_by",
+        lambda env: triples(env).max_by(1),
+        rolling(lambda a, b: b if b[1] > a[1] else a, TRIPLES),
+        first,
+        rolling=True,
     ),
     ApiCase(
         "key_selector_class",
         lambda env: env.from_collection(PAIRS).key_by(FirstField(), Types.STRING()).sum(1),
         rolling(lambda a, b: (a[0], a[1] + b[1])),
         first,
+        rolling=True,
     ),
     ApiCase(
         "keyed_map",
@@ -377,7 +399,13 @@ CASES = [
         [(1.0, 1), (2.0, 1), (1.0, 2)],
         first,
     ),
-    ApiCase("key_by_twice", rekeyed, partial_sums_of_ten(), view=lambda records: dict(sorted(records))),
+    ApiCase(
+        "key_by_twice",
+        rekeyed,
+        partial_sums_of_ten(),
+        view=lambda records: dict(sorted(records)),
+        in_batch={0: 10},  # the ten totals are even
+    ),
     ApiCase(
         "keyed_stream_loses_its_keys_in_a_union",
         lambda env: pairs(env).union(pairs(env)).map(lambda r: r[1]),

@@ -159,5 +159,6 @@ CASES = [
         lambda env: env.from_collection([1, 2]).key_by(lambda n: 0).reduce(lambda a, b: a + b, Types.DOUBLE()),
         [1.0, 3.0],
         lambda _: 0,
+        rolling=True,
     ),
 ]

@@ -16,7 +16,7 @@ from tidegate.common.errors import ConfigurationError, JobGraphError
 from tidegate.common.watermark_strategy import WatermarkKind
 from tidegate.datastream.connectors.base import Boundedness
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind
-from tidegate.graph.operator_specs import AssignTimestampsSpec, AsyncSpec, SourceSpec
+from tidegate.graph.operator_specs import AssignTimestampsSpec, AsyncSpec, ReduceSpec, SourceSpec
 from tidegate.spark.batch.blocks import MAX_CONSUMERS, NO_GROUP
 from tidegate.spark.batch.order import OrderLayout, Phase
 from tidegate.taskmanager.deployment import RuntimeSettings
@@ -219,8 +219,11 @@ def _prepared(vertex: JobVertex, keeps_time: bool) -> JobVertex:
 
 
 def _prepared_spec(node: OperatorNode, keeps_time: bool) -> Any:
-    """Results that do not depend on who was faster; and no watermarks on the way, since all input is there at once."""
+    """Results that do not depend on who was faster, no watermarks on the way, since all input is there at once, and of
+    a rolling reduce only the end."""
     spec = node.spec
+    if isinstance(spec, ReduceSpec):
+        return dataclasses.replace(spec, at_end=True)
     if isinstance(spec, AsyncSpec):
         return dataclasses.replace(spec, ordered=True)
     if isinstance(spec, (SourceSpec, AssignTimestampsSpec)) and spec.watermark_strategy is not None:

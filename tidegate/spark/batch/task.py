@@ -239,9 +239,14 @@ class BatchTask:
     # ------------------------------------------------------------ time
     def _end_group(self) -> Iterator[bytes]:
         yield from self._drain_sorter()
-        if self._group is None or self._keeps_state:
+        if self._group is None:
             return
         head = self._chain.head
+        head.end_of_keys(self._keeps_state)
+        self._settle()
+        yield from self._out.take()
+        if self._keeps_state:
+            return
         yield from self._fire_event_timers(MAX_WATERMARK)
         last = head.last_processing_timer()
         if last is not None:

@@ -134,9 +134,12 @@ class Operator:
         """When the last of those is due that are set now, or follow from them."""
         return None
 
+    def end_of_keys(self, keep: bool) -> None:
+        """All records of the keys so far have come (BATCH reads one group of keys after the other): emit what waited
+        for that. `keep`: their state will be in a savepoint."""
+
     def forget_keys(self) -> None:
-        """No record of the keys so far will come again (BATCH reads one group of keys after the other), and their
-        timers have fired: drop what is kept for them."""
+        """After `end_of_keys`, when their timers have fired: drop what is kept for them."""
 
     @property
     def periodic(self) -> bool:

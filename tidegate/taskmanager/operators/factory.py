@@ -12,6 +12,7 @@ from tidegate.taskmanager.operators.base import Operator, OperatorContext
 from tidegate.taskmanager.operators.broadcast import BroadcastOperator
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.connected import ConnectedOperator
+from tidegate.taskmanager.operators.final_reduce import FinalReduceOperator
 from tidegate.taskmanager.operators.keyed import KeyedMapOperator, KeyedProcessOperator, ReduceOperator
 from tidegate.taskmanager.operators.sink import SinkFunctionOperator, SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
@@ -48,6 +49,8 @@ def make_operator(context: OperatorContext) -> Operator:
     spec = context.node.spec
     if isinstance(spec, specs.SinkSpec) and isinstance(spec.sink, CollectSink):
         return CollectOperator(context)
+    if isinstance(spec, specs.ReduceSpec) and spec.at_end:
+        return FinalReduceOperator(context)
     operator = _OPERATORS.get(type(spec))
     if operator is None:
         raise InternalError(f"no operator for {type(spec).__name__} ('{context.node.name}')")
