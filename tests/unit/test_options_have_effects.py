@@ -45,6 +45,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "pipeline.job-id": at(JOB, "test_a_fixed_job_id_names_the_directory_and_ids_go_on_from_the_run_before"),
     "pipeline.operator-chaining.enabled": at(JOB, "test_operator_chaining"),
     "pipeline.auto-generate-uids": at(JOB, "test_generated_uids_can_be_forbidden"),
+    "pipeline.auto-watermark-interval": at(
+        "unit/taskmanager/test_watermarks_in_jobs.py", "test_the_interval_decides_how_often_time_is_told"
+    ),
     "pipeline.global-job-parameters": at(SLOT, "test_global_job_parameters_are_seen_by_functions"),
     "execution.runtime-mode": at(
         ENVIRONMENT, "test_the_runtime_mode_picks_who_runs_the_job", "test_micro_batches_are_refused"
@@ -163,7 +166,6 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
 }
 
 ACCEPTED_WITHOUT_EFFECT = {  # key -> why; the page says so too
-    "pipeline.auto-watermark-interval": "watermarks are not made yet",
     "state.changelog.enabled": "checkpoints are incremental in both backends",
     "pipeline.object-reuse": "objects are always handed on",
     "pipeline.jars": "connectors are Python",

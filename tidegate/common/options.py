@@ -52,7 +52,7 @@ AUTO_WATERMARK_INTERVAL = ConfigOption(
     "pipeline.auto-watermark-interval",
     _DURATION,
     200,
-    "How often watermarks are made. 0: never. Accepted without effect: this version makes no watermarks yet.",
+    "How often periodic watermarks are made, and idleness is looked at. 0: never.",
     minimum=0,
 )
 OBJECT_REUSE = ConfigOption(
@@ -79,8 +79,8 @@ RUNTIME_MODE = ConfigOption(
     _ENUM,
     "STREAMING",
     "Who drives the operators: STREAMING, a gang of long-running tasks; BATCH, Spark stages, when all input is "
-    "bounded; AUTOMATIC, BATCH when every source is bounded and STREAMING otherwise. MICRO_BATCH is refused: this version does "
-    "not have it yet.",
+    "bounded; AUTOMATIC, BATCH when every source is bounded and STREAMING otherwise. MICRO_BATCH is refused: "
+    "this version does not have it yet.",
     choices=("STREAMING", "BATCH", "AUTOMATIC", "MICRO_BATCH"),
 )
 BATCH_SAVEPOINT_PATH = ConfigOption(
@@ -599,6 +599,30 @@ FLINK_PREFIXES = (
     "fs.",
     "s3.",
     "state.",
+    "client.",
+    "containerized.",
+    "execution.attached",
+    "execution.batch-shuffle-mode",
+    "execution.shutdown-on-",
+    "execution.sorted-inputs.",
+    "execution.submit-failed-job-",
+    "execution.target",
+    "historyserver.",
+    "io.tmp.dirs",
+    "local.number-",
+    "pipeline.closure-cleaner-level",
+    "pipeline.force-",
+    "pipeline.generic-types",
+    "pipeline.registered-",
+    "pipeline.serialization-config",
+    "pipeline.vertex-",
+    "plugin.",
+    "queryable-state.",
+    "resourcemanager.",
+    "slot.",
+    "slotmanager.",
+    "sql-client.",
+    "zookeeper.",
 )
 """Keys of Flink's that mean nothing here: a configuration may hold them, with a warning."""
 

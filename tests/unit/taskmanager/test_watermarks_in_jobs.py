@@ -247,3 +247,14 @@ def test_nothing_fires_when_all_input_is_over() -> None:
         assert calls == CountsCalls.calls
         assert job.run_to_end() is JobStatus.FINISHED
         assert [r for r in job.results if isinstance(r, float)] == [5.0]
+
+
+@pytest.mark.parametrize(("interval", "reached"), [("0", NONE), ("10 ms", 6)])
+def test_the_interval_decides_how_often_time_is_told(interval: str, reached: int) -> None:
+    env = env_with(interval=interval)
+    stamps = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value, _: 7)
+    stream = source(env, [Record("k", 7, 7), Wait(50)], strategy=stamps)
+    stream.map(same).name("reader").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        until(job, 30)
+        assert where(job, "reader") == [reached]
