@@ -73,17 +73,31 @@ def test_a_savepoint_from_dataframes_is_resumed_exactly(
         (f"u{i}", i * 10) for i in range(users)
     )
 
-    env = make_env(3, {"execution.state-recovery.path": path})
-    stream = env.from_collection([f"u{i}" for i in range(users + 10)], Types.STRING())
-    stream = stream.key_by(lambda user: user, Types.STRING()).process(Recall()).name("recall").uid("recall")
-    with stream.execute_and_collect("resumed") as results:
-        found = sorted(results, key=repr)
+    found = recalled(make_env(3, {"execution.state-recovery.path": path}), users + 10, "recall")
     expected: list[Any] = [(f"u{i}", "timer", i) for i in range(5)]
     for i in range(users):
         items = tuple(f"s{n}" for n in range(i % 3 + 1))
         expected.append((f"u{i}", i * 10 + 1, items, ((f"u{i}", i * 2.5),)))
     expected += [(f"u{i}", 1, (), ()) for i in range(users, users + 10)]
     assert found == sorted(expected, key=repr)
+
+    changed = SavepointBuilder.from_existing_savepoint(path).change_operator_identifier("recall", "remember")
+    changed.with_keyed_state("remember", COUNT, [("u1", 100)]).remove_state("remember", "seen")
+    path = changed.write(str(tmp_path / "changed"))
+    settings = {"execution.state-recovery.path": path, "state.backend.type": "rocksdb"}
+    found = recalled(make_env(2, settings), users, "remember")
+    assert found == sorted(
+        [(f"u{i}", "timer", i) for i in range(5)]
+        + [(f"u{i}", 101 if i == 1 else 1, (), ((f"u{i}", i * 2.5),)) for i in range(users)],
+        key=repr,
+    )
+
+
+def recalled(env: StreamExecutionEnvironment, users: int, uid: str) -> list[Any]:
+    stream = env.from_collection([f"u{i}" for i in range(users)], Types.STRING())
+    stream = stream.key_by(lambda user: user, Types.STRING()).process(Recall()).name("recall").uid(uid)
+    with stream.execute_and_collect("resumed") as results:
+        return sorted(results, key=repr)
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
