@@ -17,6 +17,7 @@ from tidegate.datastream import (
     AsyncDataStream,
     AsyncFunction,
     KeyedProcessFunction,
+    ReduceFunction,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
 )
@@ -31,6 +32,7 @@ from tidegate.spark.batch.plan import BatchPlan, plan_job
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.task import BatchTask
 from tidegate.taskmanager.deployment import RuntimeSettings
+from tidegate.taskmanager.failure import OperatorFailure
 
 Env = StreamExecutionEnvironment
 
@@ -224,3 +226,59 @@ def test_the_buffer_size_decides_how_blocks_are_cut(monkeypatch: pytest.MonkeyPa
         return len(engine.outputs[0, 0])
 
     assert blocks_made(1000) > 5 * blocks_made(1 << 20)
+
+
+class Rich(ReduceFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.opened = True
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return value1[0], value1[1] + value2[1], self.opened
+
+
+def sent(engine: Engine) -> int:
+    """Records that the sources' tasks have put into blocks."""
+    found = [b for (v, _), out in engine.outputs.items() if v == 0 for _, b in out]
+    kinds = [(b, blocks.read_header(b).kind) for b in found]
+    return sum(len(blocks.read_records(b, kind)) for b, kind in kinds if kind in (blocks.ROWS, blocks.STAMPED))
+
+
+@pytest.mark.parametrize(
+    ("reduce", "stamped", "records"),
+    [
+        (lambda a, b: (a[0], a[1] + b[1], True), False, 14),
+        (lambda a, b: (a[0], a[1] + b[1], True), True, 1000),  # an order is promised
+        (Rich(), False, 1000),  # has to run in its operator
+    ],
+)
+def test_a_reduce_begins_before_the_shuffle(reduce: Any, stamped: bool, records: int) -> None:
+    env = environment()
+    numbers = env.from_source(NumberSequenceSource(0, 999), WatermarkStrategy.no_watermarks(), "Numbers")
+    pairs = numbers.map(lambda n: (n % 7, n, True))
+    if stamped:
+        times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v[1])
+        pairs = pairs.assign_timestamps_and_watermarks(times)
+    engine = Engine(planned(pairs.key_by(lambda p: p[0]).reduce(reduce)))
+    assert sorted(engine.run()) == [(k, sum(range(k, 1000, 7)), True) for k in range(7)]
+    assert sent(engine) == records
+
+
+def test_many_keys_are_combined_in_turns_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.spark.batch.combining.MAX_KEYS", 100)
+    for keys, expected in ((150, None), (1000, 1000)):
+        env = environment(1)
+        numbers = env.from_source(NumberSequenceSource(0, 2999), WatermarkStrategy.no_watermarks(), "Numbers")
+        pairs = numbers.map(lambda n, keys=keys: (n % keys, n))
+        engine = Engine(planned(pairs.key_by(lambda p: p[0]).reduce(lambda a, b: (a[0], a[1] + b[1]))))
+        assert sorted(engine.run()) == [(k, sum(range(k, 3000, keys))) for k in range(keys)]
+        assert expected is None or sent(engine) > expected
+
+
+def test_a_reduce_that_fails_before_the_shuffle_is_told_like_any_other() -> None:
+    env = environment()
+    reduced = env.from_collection([1, 2]).name("pair").key_by(lambda n: 0).reduce(lambda a, b: a / 0).name("divide")
+    with pytest.raises(OperatorFailure, match=r"divide.*reduce\(\).*ZeroDivisionError"):
+        Engine(planned(reduced)).run()
+    reduced = environment().from_collection([1, 2]).key_by(lambda n: [n]).reduce(lambda a, b: a)
+    with pytest.raises(OperatorFailure, match=r"key_by\(\).*list"):
+        Engine(planned(reduced)).run()

@@ -18,6 +18,7 @@ from tidegate.datastream.connectors.base import Boundedness
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import AssignTimestampsSpec, AsyncSpec, ReduceSpec, SourceSpec
 from tidegate.spark.batch.blocks import MAX_CONSUMERS, NO_GROUP
+from tidegate.spark.batch.combining import combinable
 from tidegate.spark.batch.order import OrderLayout, Phase
 from tidegate.taskmanager.deployment import RuntimeSettings
 
@@ -38,6 +39,7 @@ class OutputPlan:
     targets: tuple[tuple[int, ...], ...]  # by upstream subtask: the subtasks that it has something for
     groups: int  # per target subtask; 0: the target does not read by groups
     max_parallelism: int  # of the target
+    combined_for: OperatorNode | None  # the target's head, when its work can begin before the shuffle
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class _Inputs:
     def output_plan(self, graph: JobGraph, edge: JobEdge, consumer: int) -> OutputPlan:
         hashed = edge.partition.kind is PartitionKind.HASH
         upstream = graph.vertices[edge.source].parallelism
+        head = self._vertex.operators[0]
         grouped = self._keyed and self._phases[edge.edge_id] is Phase.DATA
         return OutputPlan(
             edge=edge,
@@ -171,6 +174,7 @@ class _Inputs:
             targets=tuple(tuple(graph.downstream_subtasks(edge, u)) for u in range(upstream)),  # type: ignore[arg-type]
             groups=(self._groups if hashed else 1) if grouped else 0,
             max_parallelism=self._vertex.max_parallelism,
+            combined_for=head if combinable(edge, head) else None,
         )
 
 

@@ -22,6 +22,7 @@ from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.network.serialization import dump_values
 from tidegate.protocol.messages import CollectChunk, Message
 from tidegate.spark.batch import blocks
+from tidegate.spark.batch.combining import CombiningOutput
 from tidegate.spark.batch.group_sorter import GroupSorter
 from tidegate.spark.batch.hash_output import GroupedHashOutput
 from tidegate.spark.batch.host import BatchHost
@@ -73,6 +74,7 @@ class BatchTask:
             subtask % plan.report.targets,
             plan.report.consumer_name,
         )
+        self._combining: list[CombiningOutput] = []
         outputs = [self._edge_output(o) for o in plan.outputs]
         self._ends = [(o, self._end_series(p)) for o, p in zip(outputs, plan.outputs, strict=True)]
         self._chain = OperatorChain(self._vertex, outputs, self._operator_context)
@@ -96,10 +98,16 @@ class BatchTask:
                 series = blocks.BlockSeries(header, first, plan.layout.max_blocks, target, plan.consumer_name)
                 channels.append(blocks.BlockChannel(self._out, series, name))
         args = edge, channels, self._host.clock, name, self._subtask
+        output: EdgeOutput
         if edge.partition.kind is PartitionKind.HASH and len(channels) > 1:
             # Keys are routed to a channel, which is a group of one target: groups are ranges of key groups.
-            return GroupedHashOutput(self._out, *args, max_parallelism=plan.max_parallelism)
-        return make_edge_output(*args, plan.max_parallelism)
+            output = GroupedHashOutput(self._out, *args, max_parallelism=plan.max_parallelism)
+        else:
+            output = make_edge_output(*args, plan.max_parallelism)
+        if plan.combined_for is None:
+            return output
+        self._combining.append(CombiningOutput(output, plan.combined_for, self._subtask))
+        return self._combining[-1]
 
     def _end_series(self, plan: OutputPlan) -> dict[int, blocks.BlockSeries]:
         """By target, for where time had come to."""
@@ -275,6 +283,8 @@ class BatchTask:
                 self._chain.advance(self._host.clock.now_ms(), True)
                 self._out.settle()
                 yield from self._out.take()
+        for combining in self._combining:
+            combining.flush()
         self._out.flush()
         for output, series in self._ends:
             told: set[int] = set()
