@@ -29,6 +29,7 @@ from tidegate.protocol.messages import Deploy, FailureInfo, Leave, MasterToSlot,
 from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
 from tidegate.spark.control_link import ControlLink
 from tidegate.spark.event_loop import EventLoop
+from tidegate.spark.garbage import rare_collections
 from tidegate.spark.waker import Waker
 from tidegate.spark.worker_files import local_paths
 from tidegate.storage.worker_storage import WorkerStorage
@@ -55,7 +56,8 @@ class SlotLaunch:
 def run_partition(launch: SlotLaunch, partition: Iterable[int]) -> Iterator[int]:
     """The body of a barrier task."""
     for index in partition:
-        SlotWorker(launch, SlotIndex(index)).run()
+        with rare_collections():
+            SlotWorker(launch, SlotIndex(index)).run()
         yield index
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import gc
 import pickle
 import re
 import socket
@@ -16,12 +15,10 @@ import msgspec
 
 from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
+from tidegate.spark.garbage import rare_collections
 
 RUN_PROPERTY = "tidegate.batch.run"
 """Local property of the Spark job: how often the driver has started it again."""
-
-_COLLECT_RARELY = 50_000, 20, 50
-"""For Python's collector: buffered records are many and no garbage. A quarter of the time of a source task."""
 
 _FAILURE = re.compile(r"\[tidegate-failure:([A-Za-z0-9+/=]+)\]")
 
@@ -46,10 +43,9 @@ def failure_in(text: str) -> FailureInfo | None:
 
 def run_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
     """Keys and blocks in turn."""
-    before = gc.get_threshold()
-    gc.set_threshold(*_COLLECT_RARELY)
     try:
-        yield from _task(launch, index, received).run(received)
+        with rare_collections():
+            yield from _task(launch, index, received).run(received)
     except (GeneratorExit, BatchTaskError):
         raise
     except BaseException as error:  # also sys.exit() in user code
@@ -57,8 +53,6 @@ def run_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> 
         from tidegate.taskmanager.operators.base import attributed
 
         raise _told(describe(attributed(error))) from None
-    finally:
-        gc.set_threshold(*before)
 
 
 def run_collected_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
