@@ -154,7 +154,7 @@ def parse_memory(value: Any) -> int:
 
 
 def parse_list(value: Any) -> list[str]:
-    """A list, or text such as `a;b`, or `[a, b]`."""
+    """A list, or text such as `a;b`, or `[a, b]`, or the lines `- a` and `- b`."""
     if isinstance(value, list | tuple):
         return [str(v) for v in value]
     if not isinstance(value, str):
@@ -163,6 +163,9 @@ def parse_list(value: Any) -> list[str]:
     if text.startswith("[") and text.endswith("]"):
         parts = text[1:-1].split(",")
         return [_unquote(p) for p in parts if p.strip()]
+    lines = text.splitlines()
+    if lines and all(line.strip().startswith("- ") for line in lines):
+        return [_unquote(line.strip()[2:]) for line in lines]
     return [_unquote(p) for p in text.split(";") if p.strip()]
 
 

@@ -84,9 +84,9 @@ class Configuration:
         return {key: _as_text(value) for key, value in self._values.items()}
 
     @staticmethod
-    def from_dict(config: Mapping[str, Any]) -> Configuration:
+    def from_dict(map: Mapping[str, Any]) -> Configuration:
         result = Configuration()
-        for key, value in config.items():
+        for key, value in map.items():
             result._set(key, value)
         return result
 
@@ -154,12 +154,12 @@ class Configuration:
         return len(self._values)
 
     def __str__(self) -> str:
-        """Keys and values, those that look like secrets hidden."""
-        shown = {
-            key: "******" if any(word in key.lower() for word in _SECRET_WORDS) else value
+        """Keys and values as Flink shows them, `{a=1, b=2}`; those that look like secrets hidden."""
+        shown = (
+            f"{key}={'******' if any(word in key.lower() for word in _SECRET_WORDS) else value}"
             for key, value in sorted(self.to_dict().items())
-        }
-        return str(shown)
+        )
+        return f"{{{', '.join(shown)}}}"
 
     def __repr__(self) -> str:
         return f"Configuration({self})"

@@ -91,11 +91,11 @@ class ExecutionConfig:
     def get_global_job_parameters(self) -> dict[str, str]:
         return dict(self._get(options.GLOBAL_JOB_PARAMETERS))
 
-    def set_global_job_parameters(self, global_job_parameters: Mapping[str, Any]) -> ExecutionConfig:
+    def set_global_job_parameters(self, global_job_parameters_dict: Mapping[str, Any]) -> ExecutionConfig:
         """Pairs that functions can read through their runtime context; values are kept as text."""
-        if not isinstance(global_job_parameters, Mapping):
-            raise ConfigurationError(f"Global job parameters are a dict, got {global_job_parameters!r}.")
-        return self._set(options.GLOBAL_JOB_PARAMETERS, dict(global_job_parameters))
+        if not isinstance(global_job_parameters_dict, Mapping):
+            raise ConfigurationError(f"Global job parameters are a dict, got {global_job_parameters_dict!r}.")
+        return self._set(options.GLOBAL_JOB_PARAMETERS, dict(global_job_parameters_dict))
 
     def _get(self, option: ConfigOption) -> Any:
         return options.read(self._configuration, option)

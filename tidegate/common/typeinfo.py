@@ -289,7 +289,7 @@ class RowTypeInfo(_FieldsTypeInfo):
         values = obj[1:]
         self._check_arity(values, obj)
         return make_row(
-            self._field_names if self._named else None,
+            self._field_names,
             [t.from_internal_type(v) for t, v in zip(self._field_types, values, strict=True)],
             RowKind(obj[0]),
         )

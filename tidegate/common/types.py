@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
+from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 
@@ -149,10 +151,22 @@ class Row:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Row):
             return NotImplemented
-        return self._row_kind is other._row_kind and self._fields == other._fields and self._values == other._values
+        if self._row_kind is not other._row_kind:
+            return False
+        if self._fields == other._fields:
+            return self._values == other._values
+        if self._fields is None or other._fields is None or sorted(self._fields) != sorted(other._fields):
+            return False
+        return self.values_by_name() == other.values_by_name()
 
     def __hash__(self) -> int:
-        return hash((self._row_kind.value, tuple(self._values)))
+        return hash((self._row_kind.value, tuple(self.values_by_name())))
+
+    def values_by_name(self) -> list[Any]:
+        """In the order of the fields' names, which rows that are equal have in common; as they are without names."""
+        if self._fields is None:
+            return list(self._values)
+        return [value for _, value in sorted(zip(self._fields, self._values, strict=True), key=itemgetter(0))]
 
     def __repr__(self) -> str:
         if self._fields is None:
@@ -204,4 +218,7 @@ def _text(value: Any) -> str:
         return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_text(k)}={_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, datetime) and value.tzinfo is None:
+        fraction = f"{value.microsecond:06}".rstrip("0") or "0"
+        return f"{value:%Y-%m-%d %H:%M:%S}.{fraction}"
     return str(value)

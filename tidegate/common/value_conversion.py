@@ -203,13 +203,13 @@ def to_tuple(name: str, parts: Sequence[Conversion | None]) -> Conversion:
 
 
 def to_row(name: str, names: tuple[str, ...], named: bool, parts: Sequence[Conversion | None]) -> Conversion:
-    """Row, tuple, list and dict become a Row, with the declared names when the type has names.
+    """Row, tuple, list, dict and objects with attributes become a Row with the names of the type: f0, f1, ... when none
+    were declared (`named` is false). A row that has names keeps them then.
 
-    A dict, and a row whose names are the declared ones in another order, are taken by name; all else by position.
-    Fields that a dict lacks are None.
+    A dict or object, and a row whose names are the declared ones in another order, are taken by name; all else by
+    position. Fields that a dict lacks are None.
     """
     exact = _exact_types(parts)
-    fields = names if named else None
     name_set = frozenset(names)
 
     def by_name(value: dict[Any, Any]) -> list[Any]:
@@ -221,14 +221,14 @@ def to_row(name: str, names: tuple[str, ...], named: bool, parts: Sequence[Conve
 
     def convert(value: Any) -> Any:
         if type(value) is tuple and exact is not None and tuple(map(type, value)) == exact:
-            return make_row(fields, list(value))
-        result_fields = fields
+            return make_row(names, list(value))
+        result_fields = names
         kind = RowKind.INSERT
         values: Sequence[Any]
         if type(value) is Row:
             own = value._fields
             values = value._values
-            if own == fields or fields is None:
+            if own == names or (own is not None and not named):
                 if exact is not None and tuple(map(type, values)) == exact:
                     return value
                 result_fields = own
@@ -241,6 +241,8 @@ def to_row(name: str, names: tuple[str, ...], named: bool, parts: Sequence[Conve
             values = by_name(value)
         elif isinstance(value, tuple | list | Row):
             values = list(value)
+        elif name_set.intersection(getattr(value, "__dict__", ())):
+            values = by_name(vars(value))
         else:
             raise mismatch(name, value)
         return make_row(result_fields, _convert_fields(name, names, parts, values, value), kind)

@@ -132,6 +132,11 @@ class WatermarkStrategy:
         self, timestamp_assigner: TimestampAssigner | Callable[[Any, int], int]
     ) -> WatermarkStrategy:
         """Take timestamps out of the records with a TimestampAssigner, or a callable (value, record_timestamp)."""
+        if TimestampAssigner in getattr(timestamp_assigner, "__mro__", ()):
+            name = getattr(timestamp_assigner, "__qualname__", "")
+            raise ConfigurationError(
+                f"with_timestamp_assigner got the class {name} itself; pass an instance: {name}()."
+            )
         if not isinstance(timestamp_assigner, TimestampAssigner):
             if not callable(timestamp_assigner):
                 raise ConfigurationError(
@@ -148,10 +153,11 @@ class WatermarkStrategy:
         return replace(self, idleness_ms=idleness)
 
     def with_watermark_alignment(
-        self, watermark_group: str, max_allowed_watermark_drift: TimeLike, update_interval: TimeLike = 1000
+        self, watermark_group: str, max_allowed_watermark_drift: TimeLike, update_interval: TimeLike | None = None
     ) -> WatermarkStrategy:
-        """Sources of one group wait for each other, so that none runs ahead by more than the drift."""
-        interval = as_milliseconds(update_interval, "update_interval")
+        """Sources of one group wait for each other, so that none runs ahead by more than the drift. They compare every
+        `update_interval`, by default once a second."""
+        interval = 1000 if update_interval is None else as_milliseconds(update_interval, "update_interval")
         if interval == 0:
             raise ConfigurationError("update_interval of a watermark alignment must be more than 0.")
         drift = as_milliseconds(max_allowed_watermark_drift, "max_allowed_watermark_drift")

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import TypeInformation, Types
+from tidegate.common.types import Row
 from tidegate.datastream.functions import (
     AggregateFunction,
     AllWindowFunction,
@@ -22,6 +23,7 @@ from tidegate.datastream.functions import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    KeySelector,
     MapFunction,
     ProcessAllWindowFunction,
     ProcessFunction,
@@ -54,6 +56,18 @@ _WHERE_IT_BELONGS: tuple[tuple[type, str], ...] = (
     (AsyncFunction, "use AsyncDataStream.unordered_wait() or ordered_wait()"),
     (SourceFunction, "use env.add_source()"),
 )
+
+
+_DECLARED = {
+    str: "Types.STRING()",
+    int: "Types.LONG()",
+    float: "Types.DOUBLE()",
+    bool: "Types.BOOLEAN()",
+    tuple: "Types.TUPLE([...])",
+    list: "Types.LIST(...)",
+    dict: "Types.MAP(...)",
+    Row: "Types.ROW([...])",
+}
 
 
 def checked_function(
@@ -92,6 +106,11 @@ def checked_function(
 
 def checked_selector(method: str, selector: Any, kind: type, entry_point: str) -> Callable[..., Any]:
     """A plain callable of a KeySelector or Partitioner (its bound method) or of a function."""
+    if isinstance(selector, str | int) and kind is KeySelector:
+        raise TypeError(
+            f"{method}: takes a KeySelector or a plain function, got {type(selector).__name__}: {selector!r}; "
+            f"to take the field of that name or index write lambda record: record[{selector!r}]"
+        )
     selector = checked_function(method, selector, kind, (entry_point,), plain=True)
     return getattr(selector, entry_point) if isinstance(selector, kind) else selector  # type: ignore[no-any-return]
 
@@ -102,7 +121,10 @@ def checked_type_info(type_info: Any, what: str) -> TypeInformation | None:
         return Types.ROW(type_info)
     if type_info is None or isinstance(type_info, TypeInformation):
         return type_info
-    hint = "; call it, with parentheses" if callable(type_info) else ""
+    if isinstance(type_info, type):
+        hint = f"; for {type_info.__name__} use {_DECLARED[type_info]}" if type_info in _DECLARED else ""
+    else:
+        hint = "; call it, with parentheses" if callable(type_info) else ""
     raise TypeError(f"{what}: expected a type such as Types.STRING(), got {_short(type_info)}{hint}")
 
 

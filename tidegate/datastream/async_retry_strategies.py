@@ -13,9 +13,11 @@ ExceptionPredicate = Callable[[Exception], bool]
 
 
 class RetryPredicate(AsyncRetryPredicate):
-    def __init__(self, result: ResultPredicate | None, exception: ExceptionPredicate | None) -> None:
-        self._result = result
-        self._exception = exception
+    def __init__(
+        self, result_predicate: ResultPredicate | None, exception_predicate: ExceptionPredicate | None
+    ) -> None:
+        self._result = result_predicate
+        self._exception = exception_predicate
 
     def result_predicate(self) -> ResultPredicate | None:
         return self._result

@@ -94,9 +94,9 @@ class CheckpointConfig:
     def get_aligned_checkpoint_timeout(self) -> Duration:
         return Duration.of_millis(self._get(options.ALIGNED_CHECKPOINT_TIMEOUT))
 
-    def set_aligned_checkpoint_timeout(self, aligned_checkpoint_timeout: TimeLike) -> CheckpointConfig:
+    def set_aligned_checkpoint_timeout(self, alignment_timeout: TimeLike) -> CheckpointConfig:
         """With unaligned checkpoints on: begin aligned, become unaligned after this time."""
-        return self._set(options.ALIGNED_CHECKPOINT_TIMEOUT, aligned_checkpoint_timeout)
+        return self._set(options.ALIGNED_CHECKPOINT_TIMEOUT, alignment_timeout)
 
     get_alignment_timeout = get_aligned_checkpoint_timeout
     set_alignment_timeout = set_aligned_checkpoint_timeout
@@ -139,10 +139,10 @@ class CheckpointConfig:
         return ExternalizedCheckpointRetention[self._get(options.EXTERNALIZED_RETENTION)]
 
     def set_externalized_checkpoint_retention(
-        self, externalized_checkpoint_retention: ExternalizedCheckpointRetention
+        self, retention_mode: ExternalizedCheckpointRetention
     ) -> CheckpointConfig:
         """What becomes of the last checkpoints when the job ends."""
-        return self._set(options.EXTERNALIZED_RETENTION, externalized_checkpoint_retention)
+        return self._set(options.EXTERNALIZED_RETENTION, retention_mode)
 
     def is_externalized_checkpoints_enabled(self) -> bool:
         return (

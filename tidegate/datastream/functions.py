@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tidegate.datastream.timerservice import TimerService
+
 if TYPE_CHECKING:
     from tidegate.common.accumulators import Accumulator
     from tidegate.common.metrics import MetricGroup
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
         ValueStateDescriptor,
     )
     from tidegate.datastream.time_domain import TimeDomain
-    from tidegate.datastream.timerservice import TimerService
 
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
@@ -75,6 +76,7 @@ __all__ = [
     "RuntimeContext",
     "SinkFunction",
     "SourceFunction",
+    "TimerService",
     "WindowFunction",
 ]
 

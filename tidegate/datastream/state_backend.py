@@ -153,13 +153,13 @@ class EmbeddedRocksDBStateBackend(StateBackend):
     def get_options(self) -> str | None:
         return self._options_factory
 
-    def set_number_of_transfer_threads(self, number_of_transfer_threads: int) -> None:
+    def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
         """Kept without effect: each task writes its snapshot with one thread."""
-        if number_of_transfer_threads < 1:
+        if number_of_transfering_threads < 1:
             raise ConfigurationError(
-                f"set_number_of_transfer_threads: at least 1 is needed, got {number_of_transfer_threads}"
+                f"set_number_of_transfer_threads: at least 1 is needed, got {number_of_transfering_threads}"
             )
-        self._transfer_threads = number_of_transfer_threads
+        self._transfer_threads = number_of_transfering_threads
 
     def get_number_of_transfer_threads(self) -> int:
         return self._transfer_threads

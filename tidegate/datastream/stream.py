@@ -27,7 +27,7 @@ from tidegate.datastream.functions import (
     SinkFunction,
 )
 from tidegate.datastream.output_tag import OutputTag
-from tidegate.datastream.stream_settings import OperatorSettings
+from tidegate.datastream.stream_settings import OperatorSettings, missing_attribute
 from tidegate.graph.job_graph import PartitionKind, PartitionSpec
 from tidegate.graph.operator_specs import (
     AssignTimestampsSpec,
@@ -303,7 +303,7 @@ class DataStream(OperatorSettings):
         sink = self._sink("Collect", SinkSpec(CollectSink(self.get_name())))
         transformation = sink._transformation
         assert isinstance(transformation, SinkTransformation)
-        if isinstance(self._transformation, OperatorTransformation):  # in one chain with it: its order is that of the result
+        if isinstance(self._transformation, OperatorTransformation):  # so that its order is that of the results
             transformation.parallelism = self._transformation.parallelism
         try:
             client = self._environment._submit(job_execution_name)
@@ -333,6 +333,11 @@ class DataStream(OperatorSettings):
         return dataframe_of(self, schema, job_execution_name)
 
     # ------------------------------------------------------------ building
+
+    if not TYPE_CHECKING:  # a type checker knows what is there
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     def _one_input(
         self, name: str, spec: OperatorSpec, method: str, output_type: Any = None, keep_type: bool = False

@@ -185,7 +185,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     def enable_checkpointing(
         self, interval: TimeLike, mode: CheckpointingMode | None = None
     ) -> StreamExecutionEnvironment:
-        """A checkpoint every `interval` milliseconds. Without a mode the configured one stays, exactly once by default."""
+        """A checkpoint every `interval` milliseconds. Without a mode the configured one stays."""
         self._checkpoint_config.set_checkpoint_interval(interval)
         if mode is not None:
             self._checkpoint_config.set_checkpointing_mode(mode)

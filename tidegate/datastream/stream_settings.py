@@ -95,3 +95,15 @@ class OperatorSettings:
             f"which is not an operator and has no settings; call {method}() on the stream before it, or after the next "
             "operator"
         )
+
+
+def missing_attribute(stream: OperatorSettings, name: str) -> AttributeError:
+    """For a method that the stream lacks; with advice when a keyed stream has it."""
+    from tidegate.datastream.keyed_stream import KeyedStream
+
+    hint = ""
+    if not name.startswith("_") and hasattr(KeyedStream, name):
+        hint = f": {name}() is one of a KeyedStream; call key_by() first"
+        if hasattr(KeyedStream, f"{name}_all"):
+            hint += f", or use {name}_all()"
+    return AttributeError(f"'{type(stream).__name__}' object has no attribute '{name}'{hint}")

@@ -219,7 +219,7 @@ class _RowHasher:
     """Values only: whatever else two equal rows have in common."""
 
     def __call__(self, key: Any) -> int:
-        return _combine(13, [stable_hash(value) for value in key])
+        return _combine(13, [stable_hash(value) for value in key.values_by_name()])
 
 
 class _PickleHasher:

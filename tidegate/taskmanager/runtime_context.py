@@ -15,7 +15,16 @@ from tidegate.datastream.functions import (
     ProcessFunction,
     RuntimeContext,
 )
-from tidegate.datastream.state import FunctionInitializationContext, OperatorStateStore
+from tidegate.datastream.state import (
+    AggregatingStateDescriptor,
+    FunctionInitializationContext,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateStore,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+    checked_descriptor,
+)
 from tidegate.datastream.time_domain import TimeDomain
 from tidegate.datastream.timerservice import TimerService
 from tidegate.taskmanager.operators.base import Operator, OperatorContext
@@ -83,19 +92,21 @@ class OperatorRuntimeContext(RuntimeContext):
         return files[name]
 
     def get_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(state_descriptor)
+        return self._keyed_state(checked_descriptor("get_state", state_descriptor, ValueStateDescriptor))
 
     def get_list_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(state_descriptor)
+        return self._keyed_state(checked_descriptor("get_list_state", state_descriptor, ListStateDescriptor))
 
     def get_map_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(state_descriptor)
+        return self._keyed_state(checked_descriptor("get_map_state", state_descriptor, MapStateDescriptor))
 
     def get_reducing_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(state_descriptor)
+        return self._keyed_state(checked_descriptor("get_reducing_state", state_descriptor, ReducingStateDescriptor))
 
     def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(state_descriptor)
+        return self._keyed_state(
+            checked_descriptor("get_aggregating_state", state_descriptor, AggregatingStateDescriptor)
+        )
 
     def _keyed_state(self, descriptor: Any) -> Any:
         backend = self._context.keyed

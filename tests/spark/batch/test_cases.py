@@ -28,6 +28,7 @@ ALONE = {  # change the environment, or need a setting of it
     "environment_max_parallelism",
     "operator_settings_and_runtime_context",
     "map_keeps_order_within_a_chain",
+    "execute_and_collect_of_a_collection",
 }
 TOGETHER = [c for c in ALL_CASES if not c.config and c.name not in EXCLUDED | dict.fromkeys(ALONE)]
 

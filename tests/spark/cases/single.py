@@ -249,6 +249,13 @@ CASES = [
     ApiCase("start_new_chain", lambda env: chained(env, "new"), [n * 10 for n in range(2, 21, 2)]),
     ApiCase("disable_chaining", lambda env: chained(env, "never"), [n * 10 for n in range(2, 21, 2)]),
     ApiCase("disable_operator_chaining", lambda env: chained(env, "off"), [n * 10 for n in range(2, 21, 2)]),
+    ApiCase(  # one source and no operator: PyFlink's order
+        "execute_and_collect_of_a_collection",
+        lambda env: env.from_collection([*NUMBERS, *NUMBERS]),
+        [*NUMBERS, *NUMBERS],
+        key=lambda n: "all",
+        parallelisms=(2,),
+    ),
     ApiCase(
         "slot_sharing_group",
         sharing_groups,

@@ -240,7 +240,17 @@ def sent(engine: Engine) -> int:
     """Records that the sources' tasks have put into blocks."""
     found = [b for (v, _), out in engine.outputs.items() if v == 0 for _, b in out]
     kinds = [(b, blocks.read_header(b).kind) for b in found]
-    return sum(len(blocks.read_records(b, kind)) for b, kind in kinds if kind in (blocks.ROWS, blocks.STAMPED))
+    rows = sum(len(blocks.read_records(b, kind)) for b, kind in kinds if kind in (blocks.ROWS, blocks.STAMPED))
+    return rows + sum(len(blocks.read_combined(b)[0]) for b, kind in kinds if kind == blocks.COMBINED)
+
+
+def test_a_reduced_value_may_have_another_key() -> None:
+    """The sums of 0..99 by their last digits: 450 to 540, which all end with 0."""
+    env = environment()
+    numbers = env.from_source(NumberSequenceSource(0, 99), WatermarkStrategy.no_watermarks(), "Numbers")
+    engine = Engine(planned(numbers.key_by(lambda n: n % 10).reduce(lambda a, b: a + b)))
+    assert sorted(engine.run()) == list(range(450, 541, 10))
+    assert sent(engine) == 20
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import array
 import datetime
 import pickle
 from decimal import Decimal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_row_type_accessors() -> None:
         (Types.LIST(Types.SQL_DATE()), [datetime.date(1970, 1, 2), None], [1, None]),
         (Types.MAP(Types.STRING(), Types.SQL_DATE()), {"a": datetime.date(1970, 1, 2)}, {"a": 1}),
         (Types.ROW_NAMED(["d"], [Types.SQL_DATE()]), Row(d=datetime.date(1970, 1, 2)), (0, 1)),
-        (Types.ROW([Types.INT()]), Row.of_kind(RowKind.DELETE, 4), (3, 4)),
+        (Types.ROW([Types.INT()]), Row.of_kind(RowKind.DELETE, f0=4), (3, 4)),
         (Types.STRING(), "a", "a"),
     ],
 )
@@ -155,7 +156,10 @@ ROW_TYPE = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
         (ROW_TYPE, Row(age=3, name="x"), Row(name="x", age=3)),
         (ROW_TYPE, Row(n="x", a=3), Row(name="x", age=3)),
         (ROW_TYPE, Row.of_kind(RowKind.DELETE, "x", 3.0), Row.of_kind(RowKind.DELETE, name="x", age=3)),
-        (Types.ROW([Types.STRING(), Types.INT()]), ("x", 3), Row("x", 3)),
+        (Types.ROW([Types.STRING(), Types.INT()]), ("x", 3), Row(f0="x", f1=3)),
+        (Types.ROW([Types.STRING(), Types.INT()]), Row("x", 3), Row(f0="x", f1=3)),
+        (Types.ROW([Types.STRING(), Types.INT()]), Row("x", 3.0), Row(f0="x", f1=3)),
+        (ROW_TYPE, SimpleNamespace(age=3, name="x"), Row(name="x", age=3)),
         (Types.ROW([Types.STRING(), Types.INT()]), Row(n="x", a=3.0), Row(n="x", a=3)),
         (Types.ROW_NAMED(["r"], [ROW_TYPE]), (("x", 3),), Row(r=Row(name="x", age=3))),
         (ExternalTypeInfo(Types.DOUBLE()), 1, 1.0),

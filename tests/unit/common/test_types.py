@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from datetime import datetime
 
 import cloudpickle
 import pytest
@@ -35,6 +36,8 @@ def test_repr_and_str() -> None:
     assert repr(Row(1, "a")) == "Row(1, 'a')"
     assert repr(Row(name="x")) == "Row(name='x')"
     assert str(Row("a", 1)) == "+I[a, 1]"
+    times = Row(datetime(2021, 1, 9, 12, 0, 0, 11000), datetime(2021, 1, 9))
+    assert str(times) == "+I[2021-01-09 12:00:00.011, 2021-01-09 00:00:00.0]"
     assert str(Row.of_kind(RowKind.DELETE, "a", None, True, [Row(1)], {"k": 1})) == "-D[a, null, true, [+I[1]], {k=1}]"
     assert [str(k) for k in RowKind] == ["+I", "-U", "+U", "-D"]
 
@@ -43,6 +46,8 @@ def test_equality_takes_kind_names_and_values() -> None:
     assert Row(1, 2) == Row(1, 2)
     assert Row(a=1) != Row(b=1)
     assert Row(a=1) != Row(1)
+    assert Row(a=1, b=2) == Row(b=2, a=1) != Row(a=2, b=1)
+    assert hash(Row(a=1, b=2)) == hash(Row(b=2, a=1))
     assert Row(1) != Row.of_kind(RowKind.DELETE, 1)
     assert Row(1) != (1,)
     assert len({Row(a=1), Row(a=1), Row(a=2)}) == 2

@@ -68,6 +68,7 @@ EQUAL = [
         datetime.datetime(2024, 1, 1, 14, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
     ),
     (Row(1, "a"), Row(1.0, "a")),
+    (Row(a=1, b="x"), Row(b="x", a=1.0)),
 ]
 
 

@@ -11,15 +11,18 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from backends import KINDS, Backends
 from memory_sink import MemorySink
 
 from tidegate.common import Configuration
 from tidegate.common.errors import ConfigurationError, StateBackendError
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from tidegate.state.key_groups import key_group, key_group_range
+from tidegate.state.rocksdb import folders
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
 from tidegate.state.rocksdb.bulk_keys import encode_all, encode_in_order
 from tidegate.state.rocksdb.folders import PREFIX, SlotFolder
-from tidegate.state.rocksdb.keys import EntryCodec, decode_value, encode_value, is_exact, prefix_end
+from tidegate.state.rocksdb.keys import GROUP, EntryCodec, decode_value, encode_value, is_exact, prefix_end
 from tidegate.state.rocksdb.records import (
     decode_records,
     encode_numbers,
@@ -95,6 +98,31 @@ def test_left_overs_of_dead_processes_are_removed_and_those_of_living_ones_kept(
             child.kill()
             child.wait()
             child.stdout.close()
+
+
+def test_a_folder_is_no_left_over_before_its_owner_has_the_lock(tmp_path, monkeypatch):
+    """Another slot that starts looks for left-overs right between the making of the lock's file and its locking."""
+    flock, found = folders.fcntl.flock, []
+
+    def late_flock(file, operation):
+        monkeypatch.setattr(folders.fcntl, "flock", flock)
+        found.extend(folders.remove_left_overs(tmp_path))
+        flock(file, operation)
+
+    monkeypatch.setattr(folders.fcntl, "flock", late_flock)
+    mine = SlotFolder((str(tmp_path),))
+    mine.new_folder("db").joinpath("file").write_text("x")
+    found += folders.remove_left_overs(tmp_path)
+    assert not found
+    assert list(tmp_path.iterdir()) == [mine.path]
+    assert mine.path.name.startswith(PREFIX)
+
+
+def test_a_folder_that_cannot_be_locked_does_not_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
+    with pytest.raises(StateBackendError, match="No locks available"):
+        SlotFolder((str(tmp_path),)).new_folder("db")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_process_that_ends_without_disposing_leaves_nothing(tmp_path):
@@ -369,6 +397,39 @@ def test_a_savepoint_reads_the_frozen_entries(tmp_path):
     assert found == {key: key for key in range(3000)}
     assert [p.name for p in backend.folder.iterdir()] == ["live"]
     backend.dispose()
+
+
+# ---------------------------------------------------------------- key groups
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 3), (3, 2), (5, 1)])
+def test_a_database_restored_at_another_parallelism_holds_the_own_key_groups_and_no_other(
+    tmp_path, kind, before, after
+):
+    """In the database itself: its readers skip the records of other groups, which would be uploaded for ever and come
+    to life again at the next change of the parallelism."""
+    backends, sink = Backends(kind, str(tmp_path)), MemorySink()
+    keys, snapshots = range(1500), []
+    groups = {key: key_group(key, 128) for key in keys}
+    assert set(groups.values()) == set(range(128))
+    for subtask in range(before):
+        start, end = key_group_range(128, before, subtask)
+        backend = backends.make((start, end))
+        value, elements = backend.get_state(VALUE), backend.get_state(ListStateDescriptor("l"))
+        for key in keys:
+            if start <= groups[key] < end:
+                backend.current_key = key
+                value.update(key)
+                elements.add(key)
+        snapshots.append(backend.snapshot(1).write(sink))
+    for subtask in range(after):
+        start, end = key_group_range(128, after, subtask)
+        overlapping = [s for s in snapshots if s.key_group_start < end and start < s.key_group_end]
+        restored = backends.restored(overlapping, sink, (start, end), kind="rocksdb")
+        records = [GROUP.unpack_from(key)[0] for key, _ in restored._database.scan(b"", b"\xff" * 8)]
+        assert sorted(records) == sorted(2 * [group for group in groups.values() if start <= group < end])
+    backends.dispose()
 
 
 # ---------------------------------------------------------------- keys

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
+from pathlib import Path
 
 import pytest
 from backends import Backends, settle
@@ -18,6 +21,7 @@ from tidegate.datastream.state import (
 )
 from tidegate.state.rocksdb import tables
 from tidegate.state.rocksdb.frozen import immutable
+from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
 
 VALUE, LIST, MAP = ValueStateDescriptor("v"), ListStateDescriptor("l"), MapStateDescriptor("m")
 
@@ -116,6 +120,29 @@ def test_a_snapshot_needs_no_access_to_the_database(backends, monkeypatch):
     writer = backend.snapshot(1)
     monkeypatch.undo()
     assert len(writer.write(MemorySink()).files) > 0
+
+
+def test_a_snapshot_frees_no_cached_entries_but_the_batches_after_it_do(backends):
+    """Freeing all that has to make room for the frozen changes would be most of the synchronous part."""
+    freed = []
+
+    class Cached:
+        def __del__(self):
+            freed.append(1)
+
+    backend = backends.make()
+    state = backend.get_state(VALUE)
+    recent = backend._tables["v"].recent
+    recent._older = {("cached", i): Cached() for i in range(9_000)}
+    backends.resources.table_bytes = 9_000 * ENTRY_COST
+    backend.current_key = 1
+    state.update(1)
+    backend.snapshot(1)
+    assert not freed
+    assert recent.find(("cached", 1)) is MISSING
+    for batch in range(1, 4):
+        backend.end_of_batch()
+        assert len(freed) == min(9_000, batch * 4096)
 
 
 def test_the_helper_thread_writes_while_the_mailbox_goes_on(backends, monkeypatch):
@@ -270,7 +297,9 @@ def first(record):
     return record[0]
 
 
-@pytest.mark.parametrize("make_key", [int, str, lambda i: (i, str(i)), lambda i: i * 2**70], ids=repr)
+@pytest.mark.parametrize(
+    "make_key", [int, str, lambda i: (i, str(i)), lambda i: i * 2**70], ids=["int", "str", "tuple", "large int"]
+)
 @pytest.mark.parametrize("ttl", [False, True])
 def test_a_prefetched_batch_reads_what_single_accesses_read(backends, make_key, ttl):
     """Read, written, cleared and read again in the same batch; with absent keys, repeated keys and other states."""
@@ -338,3 +367,69 @@ def test_a_selector_that_fails_or_a_bad_key_is_left_to_the_operator(backends):
     backend.prefetch(lambda r: 1 / 0, [1, 2])
     backend.prefetch(lambda r: [], [1, 2])
     backend.prefetch(lambda r: object(), [1, 2] * 10)
+
+
+# ---------------------------------------------------------------- closing
+
+
+class LongCompaction:
+    """A database handle whose compactions go on until the background work is cancelled."""
+
+    def __init__(self, raw):
+        self.raw = raw
+        self.compacting, self.cancelled = threading.Event(), threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.raw, name)
+
+    def compact_range(self, first, last):
+        while not self.cancelled.is_set():
+            self.raw.compact_range(first, last)
+            self.compacting.set()
+        self.raw.compact_range(first, last)  # and what RocksDB says then
+
+    def cancel_all_background(self, wait):
+        self.cancelled.set()
+        self.raw.cancel_all_background(wait)
+
+
+def open_files(folder):
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(link))
+    return [path for path in found if path.startswith(str(folder))]
+
+
+def test_a_task_that_is_closed_while_its_checkpoint_compacts_leaves_at_once(backends, tmp_path):
+    backend, failures = backends.make(), []
+    states = States(backend)
+    for number in range(3):  # several files that hold the same keys: worth a compaction
+        for key in range(300):
+            states.fill(key, number)
+        backend.flush()
+        backend._database.raw.flush()
+    states.fill(0, 4)
+    database = backend._database
+    handle = database.raw = LongCompaction(database.raw)
+    writer = backend.snapshot(1)
+
+    def write():
+        try:
+            writer.write(MemorySink())
+        except Exception as error:
+            failures.append(error)
+
+    helper = threading.Thread(target=write, daemon=True)
+    helper.start()
+    assert handle.compacting.wait(60)
+    closing = threading.Thread(target=backend.dispose, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+    helper.join(30)
+    assert not helper.is_alive()
+    assert "closed" in str(failures)
+    assert isinstance(failures[0], SnapshotError | StateBackendError)
+    assert not list(tmp_path.iterdir())
+    assert not open_files(tmp_path)

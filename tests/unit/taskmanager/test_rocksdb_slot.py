@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rocksdict
 from slot_harness import InProcessJob
 from small_jobs import KEYS, counting, environment, ticks
 
@@ -128,6 +129,68 @@ def test_a_folder_that_cannot_be_used_fails_the_job_with_the_operators_name(tmp_
         assert job.ended.status is JobStatus.FAILED
         assert "count" in job.failure
         assert str(tmp_path / "local") in job.failure
+
+
+class FullDisk:
+    """A database handle that fails as RocksDB does on a full disk; after a flush that failed no write passes."""
+
+    full = False  # of the disk
+    failing: set[str] = set()
+    refused: list[str] = []
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        if FullDisk.full and (name in FullDisk.failing or (name == "write" and self._broken)):
+            return self._refuse
+        return getattr(self.raw, name)
+
+    def _refuse(self, *_: Any) -> None:
+        self._broken = True
+        FullDisk.refused.append(self.raw.path())
+        raise Exception("IO error: No space left on device: While appending to file: 000012.sst")
+
+
+@pytest.mark.parametrize("failing", ["write", "flush"])
+def test_a_disk_that_is_full_for_a_while_fails_the_attempt_and_loses_nothing(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes fail, or only that of RocksDB's memory to the disk; in the midst of the job, with checkpoints before."""
+    monkeypatch.setattr(FullDisk, "full", False)
+    monkeypatch.setattr(FullDisk, "failing", {failing})
+    monkeypatch.setattr(FullDisk, "refused", [])
+    opened = Database.__init__
+
+    def on_a_disk_that_fills_up(self: Database, *arguments: Any, **keywords: Any) -> None:
+        opened(self, *arguments, **keywords)
+        self.raw = FullDisk(self.raw)  # type: ignore[assignment]
+
+    monkeypatch.setattr(Database, "__init__", on_a_disk_that_fills_up)
+    linked = rocksdict.Checkpoint
+    monkeypatch.setattr(rocksdict, "Checkpoint", lambda handle: linked(handle.raw))
+    restarts = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "500 ms"}
+    count = KEYS + 150
+    with InProcessJob(counting(rocksdb(tmp_path, **restarts), parallelism=2, count=count)) as job:
+        job.advance(450)
+        assert len(job.heard(AckCheckpoint)) > 4
+        assert not job.master.failures
+        FullDisk.full = True
+        job.advance(150)
+        assert len(job.master.failures) == 1
+        assert FullDisk.refused
+        folder = Path(FullDisk.refused[0])
+        assert tmp_path / "local" in folder.parents
+        for told in ("'count'", str(folder), "No space left on device", "state.backend.rocksdb.localdir"):
+            assert told in job.failure
+        assert not local_files(tmp_path)
+        FullDisk.full = False  # somebody has made room
+        assert job.run_to_end() is JobStatus.FINISHED
+        assert len(job.master.failures) == 1
+        expected = [(key, 1) for key in range(KEYS)] + [(0, n) for n in range(2, count - KEYS + 2)]
+        assert sorted(job.results) == sorted(expected)
+    assert not local_files(tmp_path)
 
 
 class Expiring(KeyedProcessFunction):

@@ -22,7 +22,7 @@ _END = struct.Struct("<Iq")
 HEADER_SIZE = _HEADER.size
 MAX_CONSUMERS = 1 << 16
 
-REPORT, ROWS, STAMPED, END = 0, 1, 2, 3
+REPORT, ROWS, STAMPED, END, COMBINED = 0, 1, 2, 3, 4
 NO_GROUP = 0xFFFFFFFF
 """Group of records that need not be grouped by key."""
 
@@ -51,6 +51,12 @@ def read_records(block: bytes, kind: int) -> RecordBatch:
     return RecordBatch(values, timestamps)
 
 
+def read_combined(block: bytes) -> tuple[list[Any], list[Any]]:
+    """Keys, and the value of each."""
+    keys, values = pickle.loads(memoryview(block)[HEADER_SIZE:])
+    return keys, values
+
+
 def read_end(block: bytes) -> tuple[int, int]:
     """(edge, watermark) of an END block."""
     edge, watermark = _END.unpack_from(block, HEADER_SIZE)
@@ -76,7 +82,7 @@ class BlockSeries:
     __slots__ = ("_consumer_name", "_count", "_first", "_header", "_limit", "_target")
 
     def __init__(self, header: Header, first: int, limit: int, target: int, consumer_name: str) -> None:
-        self._header = {kind: _HEADER.pack(*header._replace(kind=kind)) for kind in (REPORT, ROWS, STAMPED, END)}
+        self._header = {kind: _HEADER.pack(*header._replace(kind=kind)) for kind in range(5)}
         self._first = first
         self._limit = limit
         self._target = target
@@ -137,6 +143,15 @@ class BlockOutput:
         self.records += len(values)
         self.buffered -= len(values)
         self.push(series.next(ROWS if timestamps is None else STAMPED, payload))
+
+    def cut_combined(self, series: BlockSeries, name: str, keys: list[Any], values: list[Any]) -> None:
+        """Values whose keys can not be told from them any more."""
+        try:
+            payload = dump_values((keys, values))
+        except Exception as error:
+            self._fail(name, error, values)
+        self.records += len(values)
+        self.push(series.next(COMBINED, payload))
 
     def take(self) -> Iterator[bytes]:
         finished = self._finished

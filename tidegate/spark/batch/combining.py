@@ -12,12 +12,14 @@ from tidegate.common.record_batch import RecordBatch
 from tidegate.datastream.functions import CheckpointedFunction, Function
 from tidegate.graph.job_graph import JobEdge, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import ReduceSpec
+from tidegate.spark.batch.blocks import BlockOutput
+from tidegate.state.key_groups import KeyRouter
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operators.base import bind
 
 MAX_KEYS = 1 << 17  # that are held at a time
-_EMIT = 4096
+_BLOCK = 4096
 
 
 def combinable(edge: JobEdge, head: OperatorNode) -> bool:
@@ -32,22 +34,24 @@ def combinable(edge: JobEdge, head: OperatorNode) -> bool:
 
 
 class CombiningOutput(EdgeOutput):
-    """In front of the edge's own output. `flush` before the end."""
+    """In front of the edge's own output. `flush` before the end. The value of a key is sent with the key: a selector
+    might make another one of what records have been reduced to."""
 
-    def __init__(self, inner: EdgeOutput, head: OperatorNode, subtask: int) -> None:
+    def __init__(self, output: BlockOutput, inner: EdgeOutput, head: OperatorNode, subtask: int, groups: int) -> None:
         self.edge = inner.edge
         self.channels = inner.channels
+        self._output = output
         self._inner = inner
         self._name, self._subtask = head.name, subtask
         self._reduce = bind(head.spec.user_function, "reduce")
         self._select = bind(inner.edge.partition.key_selector, "get_key")
+        self._router = KeyRouter(groups, len(inner.channels))
         self._combined: dict[Any, Any] = {}
         self._taken = 0  # records since the last flush
         self._worth_it = True
 
     def emit(self, batch: RecordBatch) -> None:
         if batch.timestamps is not None or not self._worth_it:
-            self.flush()
             self._inner.emit(batch)
             return
         reduce, select, combined = self._reduce, self._select, self._combined
@@ -56,7 +60,12 @@ class CombiningOutput(EdgeOutput):
             for v in batch.values:
                 key = select(v)
                 so_far = combined.get(key)
-                combined[key] = v if so_far is None else reduce(so_far, v)
+                if so_far is None:
+                    combined[key] = v
+                else:
+                    combined[key] = result = reduce(so_far, v)
+                    if result is None:
+                        raise TypeError("it returned None; it has to return the two records combined")
         except Exception as error:
             self._inner.emit(RecordBatch([v]))  # raises, when the key is the trouble
             raise OperatorFailure(self._name, self._subtask, "reduce()", error, v) from error
@@ -66,9 +75,17 @@ class CombiningOutput(EdgeOutput):
             self.flush()
 
     def flush(self) -> None:
-        if self._combined:
-            values = list(self._combined.values())
-            self._combined.clear()
-            self._taken = 0
-            for start in range(0, len(values), _EMIT):
-                self._inner.emit(RecordBatch(values[start : start + _EMIT]))
+        combined, self._combined, self._taken = self._combined, {}, 0
+        parts: list[tuple[list[Any], list[Any]]] = [([], []) for _ in self.channels]
+        for key, value in combined.items():
+            try:
+                keys, values = parts[self._router[key]]
+            except Exception as error:
+                raise OperatorFailure(self._name, self._subtask, "key_by()", error, value) from error
+            keys.append(key)
+            values.append(value)
+        channels: list[Any] = self.channels
+        for channel, (keys, values) in zip(channels, parts, strict=True):
+            for start in range(0, len(keys), _BLOCK):
+                end = start + _BLOCK
+                self._output.cut_combined(channel.series, self._name, keys[start:end], values[start:end])

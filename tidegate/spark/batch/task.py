@@ -11,7 +11,7 @@ windows that are complete by then fire, those that are open are in the savepoint
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId
@@ -106,7 +106,9 @@ class BatchTask:
             output = make_edge_output(*args, plan.max_parallelism)
         if plan.combined_for is None:
             return output
-        self._combining.append(CombiningOutput(output, plan.combined_for, self._subtask))
+        self._combining.append(
+            CombiningOutput(self._out, output, plan.combined_for, self._subtask, plan.max_parallelism)
+        )
         return self._combining[-1]
 
     def _end_series(self, plan: OutputPlan) -> dict[int, blocks.BlockSeries]:
@@ -199,18 +201,30 @@ class BatchTask:
                 if group != blocks.NO_GROUP and group != self._group:
                     yield from self._end_group()
                     self._group = group
-                yield from self._take_in(self._records(block, kind), input_index, group != blocks.NO_GROUP)
+                if kind == blocks.COMBINED:
+                    self._take_combined(block)
+                else:
+                    yield from self._take_in(self._records(block, kind), input_index, group != blocks.NO_GROUP)
             yield from self._out.take()
         yield from self._end_group()
 
     def _records(self, block: bytes, kind: int) -> RecordBatch:
+        batch: RecordBatch = self._unpickled(lambda: blocks.read_records(block, kind))
+        self._records_in += len(batch)
+        return batch
+
+    def _take_combined(self, block: bytes) -> None:
+        keys, values = self._unpickled(lambda: blocks.read_combined(block))
+        self._records_in += len(keys)
+        self._chain.head.process_combined(keys, values)
+        self._settle()
+
+    def _unpickled(self, read: Callable[[], Any]) -> Any:
         try:
-            batch = blocks.read_records(block, kind)
+            return read()
         except Exception as error:
             name = self._vertex.operators[0].name
             raise OperatorFailure(name, self._subtask, "unpickling records from another task", error) from error
-        self._records_in += len(batch)
-        return batch
 
     def _take_in(self, batch: RecordBatch, input_index: int, grouped: bool) -> Iterator[bytes]:
         if grouped and batch.timestamps is not None:

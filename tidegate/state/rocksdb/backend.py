@@ -133,6 +133,8 @@ class RocksDBKeyedStateBackend(NamedStates):
             super().end_of_batch()
             for table in self._tables.values():
                 table.drain()
+        for table in self._tables.values():
+            table.recent.free_some()
         self._batches += 1
         if self._batches >= _CHECK_SIZE_EVERY:
             self._batches = 0
@@ -263,10 +265,13 @@ class RocksDBKeyedStateBackend(NamedStates):
         self._ledger.abort(checkpoint_id)
 
     def dispose(self) -> None:
-        """Close the database and delete its folder. May be called twice."""
+        """Close the database and delete its folder, at once: what a snapshot still does with it is interrupted. May be
+        called twice."""
         if self._disposed:
             return
         self._disposed = True
+        if self._open is not None:
+            self._open.interrupt()
         if self._cut is not None:
             self._cut.abandon(self.operator_name)
         if self._open is not None:

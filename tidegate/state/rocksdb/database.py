@@ -42,6 +42,7 @@ class Database:
             raise self.failure("cannot be opened", error) from error
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]
+        self._closing = False  # set once, by the thread that closes; read by all
         self._closed = False
         self._merging = threading.Lock()  # held by `merge_new_files`
 
@@ -107,9 +108,9 @@ class Database:
     def merge_new_files(self, known: Collection[str]) -> None:
         """Merge all files if most of them are not `known` (names) and they hold much twice: if they are larger than the
         largest run of files without overlaps, which is about the size of the whole. On any thread, while others read
-        and write. `close` interrupts it."""
+        and write. `interrupt` ends it early, which is no error."""
         with self._merging:
-            if self._closed:
+            if self._closing:
                 return
             try:
                 files = self.raw.live_files()
@@ -121,20 +122,33 @@ class Database:
                 if new > _MERGE_AT * max(runs.values(), default=0) and new > _MOSTLY_NEW * sum(runs.values()):
                     self.raw.compact_range(None, None)
             except Exception as error:
-                raise self.failure("cannot be compacted", error) from error
+                if not self._closing:
+                    raise self.failure("cannot be compacted", error) from error
+
+    def interrupt(self) -> None:
+        """To be called before those who use the database are waited for, and it is closed: a flush or compaction ends
+        at once, now and ever after, since nothing of it is needed any more. From any thread; may be called twice."""
+        if not self._closed:
+            self._closing = True
+            with contextlib.suppress(Exception):
+                self.raw.cancel_all_background(False)
 
     def close(self) -> None:
         """May be called twice. Nobody else may be using it, but for `merge_new_files`."""
         if self._closed:
             return
-        self._closed = True
-        if self._merging.locked():
-            with contextlib.suppress(Exception):
-                self.raw.cancel_all_background(False)
-        with self._merging, contextlib.suppress(Exception):  # nothing of it is needed any more
+        self.interrupt()
+        # It is closed also when it then complains that it could not write its memory to disk.
+        with self._merging, contextlib.suppress(Exception):
+            self._closed = True
             self.raw.close()
 
     def failure(self, what: str, error: Exception) -> StateBackendError:
+        if self._closing:
+            return StateBackendError(
+                f"operator '{self._operator_name}': the task was closed while its RocksDB database in {self.path} was "
+                f"in use: {error}"
+            )
         return StateBackendError(
             f"operator '{self._operator_name}': the RocksDB database in {self.path} {what}: {error}; see that the disk "
             "is not full and the folder is writable, or choose another one with state.backend.rocksdb.localdir"

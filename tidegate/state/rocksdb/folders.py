@@ -3,6 +3,8 @@
 A process that is killed leaves its folder behind. The owner holds a lock on a file in it, which the operating system
 frees when the process dies, whatever happens: so the next slot that starts with the same directory finds left-overs by
 trying their locks. (The process id in the name is for people; ids are reused, and differ between containers.)
+
+A folder gets the name that others look for only when its lock is held: before that it could be taken for a left-over.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tidegate.common.errors import StateBackendError
 
 PREFIX = "tidegate-rocksdb-"
 _LOCK = "owner.lock"
+_UNFINISHED = "new-"  # before the name of a folder whose lock is not held yet
 
 
 class SlotFolder:
@@ -60,14 +63,28 @@ class SlotFolder:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             remove_left_overs(parent)
-            path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
-            lock = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path, lock = _new_locked_folder(parent)
         except OSError as error:
             raise _unusable(parent, error) from error
         self._finalizer = weakref.finalize(self, _remove, path, lock)
         self._path = path
         return path
+
+
+def _new_locked_folder(parent: Path) -> tuple[Path, int]:
+    """A folder of this process, and its lock as an open file."""
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{PREFIX}{os.getpid()}-", dir=parent))
+    lock = -1
+    try:
+        lock = os.open(unfinished / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path = unfinished.rename(parent / unfinished.name.removeprefix(_UNFINISHED))
+    except OSError:
+        if lock >= 0:
+            os.close(lock)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return path, lock
 
 
 def remove_left_overs(parent: Path) -> list[Path]:

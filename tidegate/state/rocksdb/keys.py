@@ -159,8 +159,9 @@ def _encode_other(value: Any) -> bytes:
     if getattr(cls, "__tidegate_stable_pickle__", False):
         return b"p" + _sequence((name, _plain_pickle(value)))
     if isinstance(value, Row):
-        fields, values, kind = value.__reduce__()[1]
-        return b"r" + _sequence((kind, fields, tuple(values)))
+        fields, _, kind = value.__reduce__()[1]
+        names = None if fields is None else tuple(sorted(fields))  # equal rows may have another order
+        return b"r" + _sequence((kind, names, tuple(value.values_by_name())))
     if dataclasses.is_dataclass(value):
         compared = [f.name for f in dataclasses.fields(value) if f.compare]
         return b"c" + _sequence((name, *(getattr(value, n) for n in compared)))

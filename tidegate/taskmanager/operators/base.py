@@ -106,6 +106,10 @@ class Operator:
         """Records of the second input."""
         raise NotImplementedError
 
+    def process_combined(self, keys: list[Any], values: list[Any]) -> None:
+        """BATCH: what records of these keys have been reduced to in the tasks before."""
+        raise NotImplementedError
+
     @property
     def available(self) -> bool:
         """False: the task must not process more input now (it is not blocked: it will be asked again)."""
@@ -202,12 +206,26 @@ class Operator:
     def fail(self, doing: str, error: BaseException, *record: Any) -> NoReturn:
         if isinstance(error, OperatorFailure):
             raise error
+        if _results_cannot_be_iterated(error):
+            kind = str(error).split("'")[1]
+            error = TypeError(f"it returned a value of type {kind}; it has to yield records, or return a list of them")
         raise OperatorFailure(self.name, self.context.subtask, doing, error, *record) from error
 
     def fail_at(self, doing: str, error: BaseException, values: list[Any], rest: Iterator[Any]) -> NoReturn:
         """Like `fail`, for a loop over `rest = iter(values)` that stopped at the culprit. Costs the loop nothing."""
         done = len(values) - length_hint(rest)
         self.fail(doing, error, *([values[done - 1]] if 0 < done <= len(values) else []))
+
+
+def _results_cannot_be_iterated(error: BaseException) -> bool:
+    """Raised by the operator's own loop, which extends a list by what the function returned, not by the function."""
+    trace = error.__traceback__
+    return (
+        type(error) is TypeError
+        and str(error).endswith("object is not iterable")
+        and trace is not None
+        and trace.tb_next is None
+    )
 
 
 class FunctionOperator(Operator):

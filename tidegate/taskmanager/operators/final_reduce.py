@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -22,18 +23,30 @@ class FinalReduceOperator(ReduceOperator):
         self._stamps: dict[Any, int] = {}  # of the last record
 
     def process(self, batch: RecordBatch) -> None:
-        reduce, select, results = self._reduce, self.selectors[0], self._results
+        select = self.selectors[0]
         self.check_key(select, batch.values[0])
         rest = iter(batch.values)
+        self._take(map(select, batch.values), batch.values, rest)
+        if batch.timestamps is not None:
+            self._stamps.update(zip(map(select, batch.values), batch.timestamps, strict=True))
+
+    def process_combined(self, keys: list[Any], values: list[Any]) -> None:
+        self._take(iter(keys), values, iter(values))
+
+    def _take(self, keys: Iterator[Any], values: list[Any], rest: Iterator[Any]) -> None:
+        reduce, results, backend = self._reduce, self._results, self.backend
         try:
             for v in rest:
-                key = self.backend.current_key = select(v)
+                key = backend.current_key = next(keys)
                 so_far = results.get(key)
-                results[key] = v if so_far is None else reduce(so_far, v)
-            if batch.timestamps is not None:
-                self._stamps.update(zip(map(select, batch.values), batch.timestamps, strict=True))
+                if so_far is None:
+                    results[key] = v
+                else:
+                    results[key] = result = reduce(so_far, v)
+                    if result is None:
+                        raise TypeError("it returned None; it has to return the two records combined")
         except Exception as error:
-            self.fail_keyed("reduce()", error, batch.values, rest)
+            self.fail_keyed("reduce()", error, values, rest)
 
     def end_of_keys(self, keep: bool) -> None:
         results, self._results = self._results, {}

@@ -234,7 +234,12 @@ class ReduceOperator(KeyedOperator):
             for v in rest:
                 backend.current_key = select(v)
                 so_far = current()
-                result = v if so_far is None else reduce(so_far, v)
+                if so_far is None:
+                    result = v
+                else:
+                    result = reduce(so_far, v)
+                    if result is None:
+                        raise TypeError("it returned None; it has to return the two records combined")
                 update(result)
                 append(result)
         except Exception as error:

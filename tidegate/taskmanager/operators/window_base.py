@@ -21,7 +21,15 @@ from tidegate.datastream.functions import (
     ProcessWindowFunction,
     WindowFunction,
 )
-from tidegate.datastream.state import StateDescriptor
+from tidegate.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+    checked_descriptor,
+)
 from tidegate.datastream.window import MergingWindowAssigner, Window
 from tidegate.graph.operator_specs import WindowSpec
 from tidegate.taskmanager.operators.base import OperatorContext, bind
@@ -214,19 +222,19 @@ class WindowStateStore(KeyedStateStore):
         return self._backend.get_state(renamed(descriptor, self.PREFIX), namespaced=True)
 
     def get_state(self, state_descriptor: Any) -> Any:
-        return self._get(state_descriptor)
+        return self._get(checked_descriptor("get_state", state_descriptor, ValueStateDescriptor))
 
     def get_list_state(self, state_descriptor: Any) -> Any:
-        return self._get(state_descriptor)
+        return self._get(checked_descriptor("get_list_state", state_descriptor, ListStateDescriptor))
 
     def get_map_state(self, state_descriptor: Any) -> Any:
-        return self._get(state_descriptor)
+        return self._get(checked_descriptor("get_map_state", state_descriptor, MapStateDescriptor))
 
     def get_reducing_state(self, state_descriptor: Any) -> Any:
-        return self._get(state_descriptor)
+        return self._get(checked_descriptor("get_reducing_state", state_descriptor, ReducingStateDescriptor))
 
     def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        return self._get(state_descriptor)
+        return self._get(checked_descriptor("get_aggregating_state", state_descriptor, AggregatingStateDescriptor))
 
 
 def renamed(descriptor: StateDescriptor, prefix: str) -> StateDescriptor:

@@ -1,0 +1,85 @@
+"""Things that programs for PyFlink do, or that people coming from it try."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidegate.common import Configuration, Types, WatermarkStrategy
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.watermark_strategy import TimestampAssigner
+from tidegate.datastream import (
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
+    BroadcastConnectedStream,
+    BroadcastStream,
+    CheckpointingMode,
+    StreamExecutionEnvironment,
+    async_retry_predicates,
+)
+from tidegate.datastream.functions import TimerService
+from tidegate.datastream.state import MapStateDescriptor
+
+
+@pytest.fixture
+def env() -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment()
+
+
+def test_an_interval_without_a_mode_keeps_the_configured_mode() -> None:
+    keys = Configuration.from_dict({"execution.checkpointing.mode": "AT_LEAST_ONCE"})
+    env = StreamExecutionEnvironment.get_execution_environment(keys)
+    assert env.enable_checkpointing(100).get_checkpointing_mode() is CheckpointingMode.AT_LEAST_ONCE
+    env.enable_checkpointing(100, CheckpointingMode.EXACTLY_ONCE)
+    assert env.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
+
+
+def test_retry_predicates() -> None:
+    only_time_outs = functools.partial(
+        async_retry_predicates.exception_type_predicate, expected_error_type=TimeoutError
+    )
+    assert only_time_outs(TimeoutError())
+    assert not only_time_outs(ValueError())
+    assert async_retry_predicates.has_exception_predicate(ValueError())
+    assert not async_retry_predicates.has_exception_predicate(None)
+    assert [async_retry_predicates.empty_result_predicate(r) for r in (None, [], [0])] == [True, True, False]
+    predicate = AsyncRetryStrategy.fixed_delay(1, 1, exception_predicate=only_time_outs).get_retry_predicate()
+    assert isinstance(predicate, AsyncRetryPredicate)
+
+
+def test_streams_are_exported_where_pyflink_has_them(env: StreamExecutionEnvironment) -> None:
+    rules = env.from_collection([1]).broadcast(MapStateDescriptor("rules", Types.INT(), Types.INT()))
+    assert isinstance(rules, BroadcastStream)
+    assert isinstance(env.from_collection([1]).connect(rules), BroadcastConnectedStream)
+    assert TimerService.__module__ == "tidegate.datastream.timerservice"
+
+
+class Stamps(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda s: s.window, AttributeError, r"'window': .*call key_by\(\) first, or use window_all\(\)"),
+        (lambda s: s.reduce, AttributeError, r"'reduce': .*call key_by\(\) first$"),
+        (lambda s: s.flatmap, AttributeError, "no attribute 'flatmap'$"),
+        (lambda s: s.key_by("word"), TypeError, r"got str: 'word'; .* write lambda record: record\['word'\]"),
+        (lambda s: s.key_by(0), TypeError, r"got int: 0; .* write lambda record: record\[0\]"),
+        (lambda s: s.map(str, output_type=str), TypeError, r"for str use Types.STRING\(\)"),
+        (
+            lambda s: WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamps),
+            ConfigurationError,
+            r"got the class Stamps itself; pass an instance: Stamps\(\)",
+        ),
+    ],
+)
+def test_mistakes_come_with_advice(
+    env: StreamExecutionEnvironment, call: Callable[[Any], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(env.from_collection([1]))
