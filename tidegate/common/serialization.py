@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import codecs
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation, Types
-from tidegate.common.types import Row
+from tidegate.common.types import Row, flink_text
 from tidegate.common.value_conversion import mismatch
 
 
@@ -110,21 +111,29 @@ class RowFieldExtractorSchema(SerializationSchema):
 class Encoder(abc.ABC):
     """Writes records one after the other into a file (row formats of the file sink)."""
 
+    def for_declared_type(self) -> Encoder:
+        """The encoder for a stream whose type the program has declared: itself, unless that makes a difference."""
+        return self
+
     @abc.abstractmethod
     def encode(self, element: Any, stream: BinaryIO) -> None: ...
 
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
-        """One line per record: `str(record)` and a newline."""
+        """One line per record: as Flink prints it when the stream has a declared type, otherwise `str(record)`."""
         return _SimpleStringEncoder(charset_name)
 
 
 class _SimpleStringEncoder(Encoder):
-    def __init__(self, charset_name: str) -> None:
+    def __init__(self, charset_name: str, text: Callable[[Any], str] = str) -> None:
         self._charset = _check_charset(charset_name)
+        self._text = text
 
     def encode(self, element: Any, stream: BinaryIO) -> None:
-        stream.write(f"{element}\n".encode(self._charset))
+        stream.write(f"{self._text(element)}\n".encode(self._charset))
+
+    def for_declared_type(self) -> Encoder:
+        return _SimpleStringEncoder(self._charset, flink_text)
 
 
 class BulkWriter(abc.ABC):

@@ -175,7 +175,7 @@ class Row:
 
     def __str__(self) -> str:
         """As Flink prints it: kind and values, e.g. `+I[a, 1, null]`."""
-        return f"{self._row_kind}[{', '.join(map(_text, self._values))}]"
+        return f"{self._row_kind}[{', '.join(map(flink_text, self._values))}]"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_row, (self._fields, self._values, self._row_kind.value)
@@ -209,15 +209,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def flink_text(value: Any) -> str:
+    """As Flink prints a value of a declared type."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"({','.join(map(flink_text, value))})"
     if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(flink_text, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_text(k)}={_text(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{flink_text(k)}={flink_text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, datetime) and value.tzinfo is None:
         fraction = f"{value.microsecond:06}".rstrip("0") or "0"
         return f"{value:%Y-%m-%d %H:%M:%S}.{fraction}"

@@ -281,6 +281,8 @@ class DataStream(OperatorSettings):
             raise TypeError(f"sink_to: takes a Sink (add_sink takes functions), got {type(sink).__name__}: {sink!r}")
         transformer = sink.get_transformer() if isinstance(sink, SupportsPreprocessing) else None
         stream = self if transformer is None else transformer.apply(self)
+        if stream.get_type() != Types.PICKLED_BYTE_ARRAY():
+            sink = sink.for_declared_type()
         return stream._sink(type(sink).__name__, SinkSpec(sink))
 
     def add_sink(self, sink_func: SinkFunction | Callable[[Any], Any] | Sink[Any, Any]) -> DataStreamSink:

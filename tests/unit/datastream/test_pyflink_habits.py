@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidegate.common import Configuration, Types, WatermarkStrategy
+from tests.unit.taskmanager.slot_harness import InProcessJob
+from tests.unit.taskmanager.small_jobs import environment
+from tidegate.common import Configuration, Row, Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.serialization import Encoder
 from tidegate.common.watermark_strategy import TimestampAssigner
 from tidegate.datastream import (
     AsyncRetryPredicate,
@@ -20,6 +24,7 @@ from tidegate.datastream import (
     StreamExecutionEnvironment,
     async_retry_predicates,
 )
+from tidegate.datastream.connectors.file_system import BucketAssigner, FileSink
 from tidegate.datastream.functions import TimerService
 from tidegate.datastream.state import MapStateDescriptor
 
@@ -83,3 +88,29 @@ def test_mistakes_come_with_advice(
 ) -> None:
     with pytest.raises(error, match=message):
         call(env.from_collection([1]))
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "text"),
+    [
+        (Types.TUPLE([Types.STRING(), Types.INT()]), ("a", 1), "(a,1)"),
+        (Types.TUPLE([Types.LIST(Types.INT()), Types.BOOLEAN()]), ([1, 2], None), "([1, 2],null)"),
+        (Types.MAP(Types.STRING(), Types.INT()), {"a": 1}, "{a=1}"),
+        (Types.BOOLEAN(), True, "true"),
+        (Types.ROW([Types.STRING(), Types.TUPLE([Types.INT()])]), Row("a", (1,)), "+I[a, (1)]"),
+        (None, ("a", 1), "('a', 1)"),
+    ],
+)
+def test_a_declared_type_is_written_as_flink_writes_it(
+    declared: Any, value: Any, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = environment({}, 1)
+    stream = env.from_collection([value], declared)
+    sink = FileSink.for_row_format(str(tmp_path), Encoder.simple_string_encoder())
+    stream.sink_to(sink.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
+    stream.print()
+    with InProcessJob(env) as job:
+        job.run_to_end()
+    [file] = [p for p in tmp_path.iterdir() if p.is_file()]
+    assert file.read_text() == f"{text}\n"
+    assert text in capsys.readouterr().out.splitlines()

@@ -194,6 +194,11 @@ class Sink(abc.ABC, Generic[T, CommT]):
     @abc.abstractmethod
     def create_writer(self, context: SinkContext) -> SinkWriter[T, CommT]: ...
 
+    def for_declared_type(self) -> Sink[T, CommT]:
+        """The sink for a stream whose type the program has declared: itself, unless that makes a difference, as it does
+        to text, which then is what Flink prints."""
+        return self
+
     def create_committer(self) -> Committer[CommT] | None:
         """None: one phase, nothing to commit."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.common.errors import ConfigurationError
@@ -53,6 +54,12 @@ class FileSink(Sink[Any, FileCommittable], SupportsPreprocessing):
     def get_transformer(self) -> StreamTransformer | None:
         """None: records need nothing done to them before the sink."""
         return None
+
+    def for_declared_type(self) -> FileSink:
+        encoder = self._settings.encoder
+        if not isinstance(encoder, Encoder):
+            return self
+        return FileSink(self._location, dataclasses.replace(self._settings, encoder=encoder.for_declared_type()))
 
     def create_writer(self, context: SinkContext) -> FileWriter:
         from tidegate.storage.part_files import open_part_files
