@@ -155,6 +155,7 @@ class TaskTime:
         if watermark == MIN_WATERMARK:
             return
         self._head.current_watermark = watermark
+        self._valve.watermark = max(watermark, self._valve.watermark)  # other inputs may begin before: never go back
         if firing:
             self._pending = watermark
         else:

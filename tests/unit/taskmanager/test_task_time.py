@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.network.channels import InputChannel
-from tidegate.network.elements import MIN_WATERMARK
+from tidegate.network.elements import MIN_WATERMARK, Watermark
 from tidegate.taskmanager.task_time import TaskTime
 
 NONE = MIN_WATERMARK
@@ -44,6 +44,9 @@ class Head:
 
     def process_status(self, idle: bool) -> None:
         self.said.append(idle)
+
+    def fire_event_timers(self, limit: int) -> bool:
+        return True
 
 
 class Maker:
@@ -95,6 +98,22 @@ def test_with_another_parallelism_the_lowest_counts() -> None:
     entries = [entry(0, 10, c0=(10, False)), entry(1, 30, True, c0=(30, False))]
     time, head = restored(entries, subtask=2, parallelism=3)
     assert (head.current_watermark, time.pending) == (10, True)
+
+
+@pytest.mark.parametrize("names", [("live/0", "live/1"), ("live/0", "live/1", "live/2")])
+def test_time_never_goes_back_when_other_inputs_begin_before_it(names: tuple[str, ...]) -> None:
+    """A job goes on with another source, or at another parallelism."""
+    time, head = restored([entry(0, 50, of=1, c0=(50, False))], parallelism=len(names) - 1, names=names)
+    assert head.current_watermark == 50
+    said = len(head.said)
+    for stamp in (10, 49, 50):
+        for channel in range(len(names)):
+            time.on_element(channel, Watermark(stamp))
+        assert (head.current_watermark, head.said[said:]) == (50, [])
+    for channel in range(len(names)):
+        assert head.current_watermark == 50
+        time.on_element(channel, Watermark(60))
+    assert (head.current_watermark, head.said[said:]) == (60, [60])
 
 
 def test_a_snapshot_of_before_says_less_and_is_read() -> None:
