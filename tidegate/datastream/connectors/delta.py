@@ -17,6 +17,7 @@ Files that no checkpoint ever covered stay unseen in the folder until somebody v
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -120,8 +121,11 @@ class DeltaSink(Sink[Any, Lot]):
             raise ConfigurationError(f"DeltaSink: {problems}")
 
     def create_writer(self, context: SinkContext) -> DeltaWriter:
-        if self._create:
+        # One subtask makes it: of two that do so at once, the second may add a version that says the same again.
+        if self._create and context.subtask == 0:
             create_table(self._location, self._schema, self._partitions, self._options)
+        elif self._location.is_local:
+            os.makedirs(self._location.local_path, exist_ok=True)
         return DeltaWriter(DeltaFiles(self._location, self._schema, self._partitions), context, self._committed)
 
     def create_committer(self) -> DeltaCommitter:

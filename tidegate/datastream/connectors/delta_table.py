@@ -103,7 +103,7 @@ def partition_columns(table: Any) -> list[str]:
 def create_table(
     location: StorageLocation, schema: pa.Schema, partitions: tuple[str, ...], options: Mapping[str, str]
 ) -> None:
-    """One that is there already is left as it is. Several subtasks do this at once."""
+    """One that is there already is left as it is. Several attempts of a task may do this at once."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
