@@ -95,7 +95,9 @@ def test_workers_killed_at_random_moments(make_env: MakeEnv, tmp_path: Path, mod
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["aligned", "unaligned"])
 def test_workers_killed_many_times(make_env: MakeEnv, tmp_path: Path, mode: str) -> None:
-    kill_workers(make_env(3), tmp_path, mode, seed=random.randrange(10**6), kills=15, roll=False)
+    """A short version of a soak: TIDEGATE_KILLS=100 makes a long one."""
+    kills = int(os.environ.get("TIDEGATE_KILLS", "6"))
+    kill_workers(make_env(3), tmp_path, mode, seed=random.randrange(10**6), kills=kills, roll=False)
 
 
 def test_a_frozen_worker_is_found_by_its_missing_heartbeat(make_env: MakeEnv, tmp_path: Path) -> None:
