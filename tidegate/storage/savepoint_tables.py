@@ -95,12 +95,16 @@ class TableWriter:
 
 
 def read_table(data: bytes, where: str) -> pa.Table:
-    """`data`: the whole file, verified."""
+    """`data`: the whole file, verified.
+
+    Without Arrow's threads (`pq.read_table` uses them always): one that still holds `data` when the interpreter ends
+    cannot release it any more, and aborts the process.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(pa.BufferReader(data))
+        return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except Exception as error:
         raise SnapshotError(f"{where} is not a table of a savepoint: {error}") from error
 
