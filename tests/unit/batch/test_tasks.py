@@ -17,6 +17,7 @@ from tidegate.datastream import (
     AsyncDataStream,
     AsyncFunction,
     KeyedProcessFunction,
+    ProcessFunction,
     ReduceFunction,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
@@ -292,3 +293,18 @@ def test_a_reduce_that_fails_before_the_shuffle_is_told_like_any_other() -> None
     reduced = environment().from_collection([1, 2]).key_by(lambda n: [n]).reduce(lambda a, b: a)
     with pytest.raises(OperatorFailure, match=r"key_by\(\).*list"):
         Engine(planned(reduced)).run()
+
+
+def test_a_reduce_of_records_with_and_without_timestamps() -> None:
+    """A union may have both; the result of a key has the timestamp of its last record that had one."""
+    env = environment(1).set_max_parallelism(1)  # the keys are in one group
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v[1])
+    stamped = env.from_collection([("a", 1), ("b", 2)]).assign_timestamps_and_watermarks(times)
+    both = stamped.union(env.from_collection([("b", 10), ("c", 20)])).key_by(lambda p: p[0])
+    reduced = both.reduce(lambda a, b: (a[0], a[1] + b[1])).process(Stamped())
+    assert sorted(Engine(planned(reduced)).run()) == [("a", 1, 1), ("b", 12, 2), ("c", 20, None)]
+
+
+class Stamped(ProcessFunction):
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        yield *value, ctx.timestamp()

@@ -6,6 +6,7 @@ between tasks, and for functions without a life cycle of their own: those expect
 
 from __future__ import annotations
 
+from operator import length_hint
 from typing import Any
 
 from tidegate.common.record_batch import RecordBatch
@@ -17,6 +18,7 @@ from tidegate.state.key_groups import KeyRouter
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operators.base import bind
+from tidegate.taskmanager.operators.final_reduce import fold
 
 MAX_KEYS = 1 << 17  # that are held at a time
 _BLOCK = 4096
@@ -54,21 +56,13 @@ class CombiningOutput(EdgeOutput):
         if batch.timestamps is not None or not self._worth_it:
             self._inner.emit(batch)
             return
-        reduce, select, combined = self._reduce, self._select, self._combined
-        v = None
+        combined, rest = self._combined, iter(batch.values)
         try:
-            for v in batch.values:
-                key = select(v)
-                so_far = combined.get(key)
-                if so_far is None:
-                    combined[key] = v
-                else:
-                    combined[key] = result = reduce(so_far, v)
-                    if result is None:
-                        raise TypeError("it returned None; it has to return the two records combined")
+            fold(combined, self._reduce, rest, map(self._select, batch.values))
         except Exception as error:
-            self._inner.emit(RecordBatch([v]))  # raises, when the key is the trouble
-            raise OperatorFailure(self._name, self._subtask, "reduce()", error, v) from error
+            culprit = batch.values[len(batch.values) - length_hint(rest) - 1]
+            self._inner.emit(RecordBatch([culprit]))  # raises, when the key is the trouble
+            raise OperatorFailure(self._name, self._subtask, "reduce()", error, culprit) from error
         self._taken += len(batch.values)
         if len(combined) >= MAX_KEYS:
             self._worth_it = self._taken > 2 * len(combined)

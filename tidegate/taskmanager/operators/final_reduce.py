@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import length_hint
 from typing import Any
 
 from tidegate.common.record_batch import RecordBatch
@@ -11,6 +12,20 @@ from tidegate.taskmanager.operators.base import OperatorContext
 from tidegate.taskmanager.operators.keyed import ReduceOperator
 
 _EMIT = 4096
+
+Reduce = Callable[[Any, Any], Any]
+
+
+def fold(results: dict[Any, Any], reduce: Reduce, values: Iterator[Any], keys: Iterable[Any]) -> None:
+    """Reduce each value into the result of its key. When it fails, `values` stands behind the culprit."""
+    for v, key in zip(values, keys, strict=True):
+        so_far = results.get(key)
+        if so_far is None:
+            results[key] = v
+        else:
+            results[key] = result = reduce(so_far, v)
+            if result is None:
+                raise TypeError("it returned None; it has to return the two records combined")
 
 
 class FinalReduceOperator(ReduceOperator):
@@ -26,26 +41,20 @@ class FinalReduceOperator(ReduceOperator):
         select = self.selectors[0]
         self.check_key(select, batch.values[0])
         rest = iter(batch.values)
-        self._take(map(select, batch.values), batch.values, rest)
+        try:
+            keys = [select(v) for v in rest]
+        except Exception as error:
+            self.fail_keyed("reduce()", error, batch.values, rest)
+        self.process_combined(keys, batch.values)
         if batch.timestamps is not None:
-            self._stamps.update(zip(map(select, batch.values), batch.timestamps, strict=True))
+            self._stamps.update(zip(keys, batch.timestamps, strict=True))
 
     def process_combined(self, keys: list[Any], values: list[Any]) -> None:
-        self._take(iter(keys), values, iter(values))
-
-    def _take(self, keys: Iterator[Any], values: list[Any], rest: Iterator[Any]) -> None:
-        reduce, results, backend = self._reduce, self._results, self.backend
+        rest = iter(values)
         try:
-            for v in rest:
-                key = backend.current_key = next(keys)
-                so_far = results.get(key)
-                if so_far is None:
-                    results[key] = v
-                else:
-                    results[key] = result = reduce(so_far, v)
-                    if result is None:
-                        raise TypeError("it returned None; it has to return the two records combined")
+            fold(self._results, self._reduce, rest, keys)
         except Exception as error:
+            self.backend.current_key = keys[len(values) - length_hint(rest) - 1]
             self.fail_keyed("reduce()", error, values, rest)
 
     def end_of_keys(self, keep: bool) -> None:
@@ -55,7 +64,9 @@ class FinalReduceOperator(ReduceOperator):
             for key, value in results.items():
                 self.backend.current_key = key
                 self._state.update(value)
-        items = iter(results.items())
-        while some := list(islice(items, _EMIT)):
-            times = [stamps[key] for key, _ in some] if stamps else None
-            self.output(RecordBatch([value for _, value in some], times))
+        plain = iter([value for key, value in results.items() if key not in stamps] if stamps else results.values())
+        while values := list(islice(plain, _EMIT)):
+            self.output(RecordBatch(values))
+        stamped = iter(stamps.items())
+        while some := list(islice(stamped, _EMIT)):
+            self.output(RecordBatch([results[key] for key, _ in some], [time for _, time in some]))
