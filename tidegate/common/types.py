@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from operator import itemgetter
+from functools import lru_cache
 from typing import Any
 
 
@@ -155,18 +155,17 @@ class Row:
             return False
         if self._fields == other._fields:
             return self._values == other._values
-        if self._fields is None or other._fields is None or sorted(self._fields) != sorted(other._fields):
+        if self._fields is None or other._fields is None:
             return False
-        return self.values_by_name() == other.values_by_name()
+        same_names = _in_name_order(self._fields) == _in_name_order(other._fields)
+        return same_names and self.values_by_name() == other.values_by_name()
 
     def __hash__(self) -> int:
         return hash((self._row_kind.value, tuple(self.values_by_name())))
 
     def values_by_name(self) -> list[Any]:
         """In the order of the fields' names, which rows that are equal have in common; as they are without names."""
-        if self._fields is None:
-            return list(self._values)
-        return [value for _, value in sorted(zip(self._fields, self._values, strict=True), key=itemgetter(0))]
+        return self.get_fields_by_names(() if self._fields is None else _in_name_order(self._fields))
 
     def __repr__(self) -> str:
         if self._fields is None:
@@ -207,6 +206,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return value
+
+
+@lru_cache(maxsize=1024)
+def _in_name_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Rows are keys: sorting for every hash would show."""
+    return tuple(sorted(names))
 
 
 def flink_text(value: Any) -> str:

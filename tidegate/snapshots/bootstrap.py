@@ -20,10 +20,10 @@ from tidegate.common.type_schema import TypeSchema, schema_of
 from tidegate.common.typeinfo import value_converter
 from tidegate.common.value_conversion import shorten
 from tidegate.datastream.state import MapStateDescriptor, StateDescriptor
-from tidegate.snapshots.given_entries import Entries, GivenEntries, in_batches
+from tidegate.snapshots.given_entries import GivenEntries
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.named_states import entry_schema
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint_writer import Entries, SavepointWriter, in_batches
 from tidegate.storage.files import open_files
 from tidegate.storage.handles import KeyedSnapshot, KeyedStateInfo
 from tidegate.storage.location import StorageLocation

@@ -11,12 +11,12 @@ import msgspec
 from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.common.type_schema import UNDECLARED
 from tidegate.snapshots.bootstrap import PartTarget, StateSpec
-from tidegate.snapshots.given_entries import GivenEntries, in_batches
+from tidegate.snapshots.given_entries import GivenEntries
 from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.operator_state import BROADCAST, FrozenOperatorState
 from tidegate.state.savepoint_reader import is_table, read_items
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint_writer import SavepointWriter, in_batches
 from tidegate.state.serialization import loads
 from tidegate.storage.files import Files, open_files, write_file
 from tidegate.storage.handles import (

@@ -120,23 +120,28 @@ class SparkJobClient(JobClient):
         self._chunks.put(chunk)
 
     def ended(self, end: JobEnded) -> None:
-        if end.status is JobStatus.FINISHED:
-            try:
-                accumulators = load_values(end.accumulators)
-            except Exception as error:  # of different classes under one name, or of a class that is not known here
-                self._result.complete_exceptionally(error)
-            else:
-                self._result.complete(JobExecutionResult(self._job_id, int(end.runtime_ms), accumulators))
-        elif end.status is JobStatus.CANCELED:
-            self._result.complete_exceptionally(JobCancelledError(f"job {self._job_id} was cancelled"))
-        else:
-            self._result.complete_exceptionally(JobExecutionError(failure_text(str(self._job_id), end)))
+        complete_result(self._result, self._job_id, end)
         self._chunks.put(_END)
 
     def broken(self, error: BaseException) -> None:
         """The JobManager itself failed."""
         self._result.complete_exceptionally(error)
         self._chunks.put(_END)
+
+
+def complete_result(result: CompletableFuture[JobExecutionResult], job_id: JobID, end: JobEnded) -> None:
+    """What `get_job_execution_result` gives, or raises."""
+    if end.status is JobStatus.FINISHED:
+        try:
+            accumulators = load_values(end.accumulators)
+        except Exception as error:  # of different classes under one name, or of a class that is not known here
+            result.complete_exceptionally(error)
+        else:
+            result.complete(JobExecutionResult(job_id, int(end.runtime_ms), accumulators))
+    elif end.status is JobStatus.CANCELED:
+        result.complete_exceptionally(JobCancelledError(f"job {job_id} was cancelled"))
+    else:
+        result.complete_exceptionally(JobExecutionError(failure_text(str(job_id), end)))
 
 
 def failure_text(job_id: str, end: JobEnded) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -92,7 +91,7 @@ class SavepointWriter:
             return self._write_states(folder, key, states, start, end, frozen.take_entries())
         with _Spool() as spool:
             native = frozen.write(spool)
-            entries = _in_batches(iterate_snapshot(operator_name, native, spool))
+            entries = in_batches(iterate_snapshot(operator_name, native, spool))
             start, end = native.key_group_start, native.key_group_end
             return self._write_states(folder, key, native.states, start, end, entries)
 
@@ -233,20 +232,18 @@ class _KeyedTable:
         return [*columns, pa.array(accessed, pa.int64())] if self._single_ttl else columns
 
 
-def _in_batches(entries: Iterable[tuple[str, Any, Any, Any]]) -> Iterator[Entries]:
-    """Groups of entries that belong to one state, in bounded numbers."""
+def in_batches(entries: Iterable[tuple[str, Any, Any, Any]]) -> Iterator[Entries]:
+    """From (state, namespace, key, value), in any order."""
     waiting: dict[str, Entries] = {}
-    iterator = iter(entries)
-    while some := list(islice(iterator, _BATCH)):
-        for state, namespace, key, value in some:
-            batch = waiting.get(state)
-            if batch is None:
-                batch = waiting[state] = (state, [], [], [])
-            batch[1].append(key)
-            batch[2].append(namespace)
-            batch[3].append(value)
-            if len(batch[1]) >= _BATCH:
-                yield waiting.pop(state)
+    for state, namespace, key, value in entries:
+        batch = waiting.get(state)
+        if batch is None:
+            batch = waiting[state] = (state, [], [], [])
+        batch[1].append(key)
+        batch[2].append(namespace)
+        batch[3].append(value)
+        if len(batch[1]) >= _BATCH:
+            yield waiting.pop(state)
     yield from waiting.values()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
@@ -91,6 +92,39 @@ class _Continuous(Trigger[T, TimeWindow]):
     def can_merge(self) -> bool:
         return True
 
+    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self.state_desc)
+        following = ctx.get_partitioned_state(self.state_desc).get()  # type: ignore[attr-defined]
+        if following is not None:
+            self._register_timer(ctx, following)
+
+    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
+        fire_time = ctx.get_partitioned_state(self.state_desc)
+        following = fire_time.get()  # type: ignore[attr-defined]
+        if following is not None:
+            self._delete_timer(ctx, following)
+            fire_time.clear()
+
+    def _fire_at(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """A timer was due: fires, and sets the next one, if it is the timer that the state knows of."""
+        fire_time = ctx.get_partitioned_state(self.state_desc)
+        if fire_time.get() != time:  # type: ignore[attr-defined]
+            return _CONTINUE
+        fire_time.clear()
+        self.register_next_fire_timestamp(time, window, ctx, fire_time)
+        return _FIRE
+
+    @abc.abstractmethod
+    def register_next_fire_timestamp(
+        self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext, fire_timestamp_state: Any
+    ) -> None: ...
+
+    @abc.abstractmethod
+    def _register_timer(self, ctx: Trigger.OnMergeContext, time: int) -> None: ...
+
+    @abc.abstractmethod
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None: ...
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.interval})"
 
@@ -115,28 +149,17 @@ class ContinuousEventTimeTrigger(_Continuous[T]):
         return _CONTINUE
 
     def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        if time == window.max_timestamp():
-            return _FIRE
-        fire_time = ctx.get_partitioned_state(self.state_desc)
-        if fire_time.get() != time:  # type: ignore[attr-defined]
-            return _CONTINUE
-        fire_time.clear()
-        self.register_next_fire_timestamp(time, window, ctx, fire_time)
-        return _FIRE
-
-    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
-        ctx.merge_partitioned_state(self.state_desc)
-        following = ctx.get_partitioned_state(self.state_desc).get()  # type: ignore[attr-defined]
-        if following is not None:
-            ctx.register_event_time_timer(following)
+        return _FIRE if time == window.max_timestamp() else self._fire_at(time, window, ctx)
 
     def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
-        fire_time = ctx.get_partitioned_state(self.state_desc)
-        following = fire_time.get()  # type: ignore[attr-defined]
-        if following is not None:
-            ctx.delete_event_time_timer(following)
-            fire_time.clear()
+        super().clear(window, ctx)
         ctx.delete_event_time_timer(window.max_timestamp())
+
+    def _register_timer(self, ctx: Trigger.OnMergeContext, time: int) -> None:
+        ctx.register_event_time_timer(time)
+
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_event_time_timer(time)
 
     def register_next_fire_timestamp(
         self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext, fire_timestamp_state: Any
@@ -163,28 +186,16 @@ class ContinuousProcessingTimeTrigger(_Continuous[T]):
         return _CONTINUE
 
     def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        fire_time = ctx.get_partitioned_state(self.state_desc)
-        if fire_time.get() != time:  # type: ignore[attr-defined]
-            return _CONTINUE
-        fire_time.clear()
-        self.register_next_fire_timestamp(time, window, ctx, fire_time)
-        return _FIRE
+        return self._fire_at(time, window, ctx)
 
     def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         return _CONTINUE
 
-    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
-        ctx.merge_partitioned_state(self.state_desc)
-        following = ctx.get_partitioned_state(self.state_desc).get()  # type: ignore[attr-defined]
-        if following is not None:
-            ctx.register_processing_time_timer(following)
+    def _register_timer(self, ctx: Trigger.OnMergeContext, time: int) -> None:
+        ctx.register_processing_time_timer(time)
 
-    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
-        fire_time = ctx.get_partitioned_state(self.state_desc)
-        following = fire_time.get()  # type: ignore[attr-defined]
-        if following is not None:
-            ctx.delete_processing_time_timer(following)
-            fire_time.clear()
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_processing_time_timer(time)
 
     def register_next_fire_timestamp(
         self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext, fire_timestamp_state: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import threading
 from collections import deque
@@ -11,7 +12,7 @@ from typing import Any
 from tidegate.common import options
 from tidegate.common.accumulators import load_values
 from tidegate.common.completable_future import CompletableFuture
-from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError
+from tidegate.common.errors import ConfigurationError
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_client import JobClient
 from tidegate.common.job_execution_result import JobExecutionResult
@@ -19,7 +20,7 @@ from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.instructions import AttemptFailure, JobEnded
 from tidegate.spark.batch.report import CollectedChunk, JobReport
-from tidegate.spark.job_client import failure_text
+from tidegate.spark.job_client import complete_result
 from tidegate.spark.job_observer import StatusChange
 from tidegate.taskmanager.user_report import USER_METRIC
 
@@ -119,17 +120,8 @@ class BatchJobClient(JobClient):
 
     def ended(self, end: JobEnded, savepoint: str | None = None) -> None:
         self._savepoint = savepoint
-        if end.status is JobStatus.FINISHED:
-            try:
-                accumulators = load_values(_accumulators(self._report))
-            except Exception as error:  # of different classes under one name, or of a class that is not known here
-                self._result.complete_exceptionally(error)
-            else:
-                self._result.complete(JobExecutionResult(self._job_id, int(end.runtime_ms), accumulators))
-        elif end.status is JobStatus.CANCELED:
-            self._result.complete_exceptionally(JobCancelledError(f"job {self._job_id} was cancelled"))
-        else:
-            self._result.complete_exceptionally(JobExecutionError(failure_text(str(self._job_id), end)))
+        end = dataclasses.replace(end, accumulators=tuple(_accumulators(self._report)))
+        complete_result(self._result, self._job_id, end)
         self._over.set()
 
 
