@@ -32,6 +32,7 @@ from tidegate.spark.batch.compilation import CompiledJob, compile_job
 from tidegate.spark.batch.job_savepoint import complete_savepoint, discard_savepoint
 from tidegate.spark.batch.plan import BatchPlan, SavepointPlan
 from tidegate.spark.batch.progress import ProgressLine
+from tidegate.spark.batch.remaining_tasks import tasks_are_gone
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
@@ -177,6 +178,7 @@ class BatchJob:
         self.client.reported(report)
         savepoint = None
         if self._savepoint is not None:
+            self._wait_for_tasks()  # one that does not count would write into it after it was cleaned
             savepoint = complete_savepoint(self._savepoint, self._plan.graph, report)
         commit_all(self._plan.graph, report.committables(), self._commit_retries, self._commit_backoff_ms)
         return savepoint
@@ -187,11 +189,9 @@ class BatchJob:
         deadline = self._clock.now_ms() + _GONE_MS
         while self._clock.now_ms() < deadline:
             try:
-                jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
-                stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+                if tasks_are_gone(tracker, self._group):
+                    return
             except Exception:  # the session is gone, and the tasks with it
-                return
-            if not any(stage is not None and stage.numActiveTasks for stage in stages):
                 return
             time.sleep(_POLL_S)
 
