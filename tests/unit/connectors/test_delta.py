@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 import threading
 from decimal import Decimal
@@ -123,6 +124,12 @@ def test_every_type_and_partitions(tmp_path: Path) -> None:
     writer.write_batch(full, None)
     again.create_committer().commit(writer.prepare_commit())
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 6
+    # A zone other than UTC is no matter of the table: moments are moments.
+    zoned = DeltaSink(str(tmp_path / "zoned"), pa.schema([("at", pa.timestamp("us", "Europe/Berlin"))]))
+    writer = writer_of(zoned)
+    writer.write_batch([(utc.astimezone(datetime.timezone(datetime.timedelta(hours=5))),), (moment,)], None)
+    zoned.create_committer().commit(writer.prepare_commit())
+    assert DeltaTable(str(tmp_path / "zoned")).to_pyarrow_table()["at"].to_pylist() == [utc, utc]
 
 
 def test_a_table_in_an_object_store(s3_server: tuple[str, Any]) -> None:
@@ -137,6 +144,74 @@ def test_a_table_in_an_object_store(s3_server: tuple[str, Any]) -> None:
     sink.create_committer().commit(lots)
     table = DeltaTable("s3://bucket/delta", storage_options=sink._options)
     assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [0, 1]
+
+
+def table_of(
+    path: Path, features: list[str] | int, configuration: dict[str, str], *metadata: dict[str, Any], kind: str = "long"
+) -> str:
+    """As another writer makes it: `features` of the table, or the old number that stands for them."""
+    mapping = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "x"}
+    is_mapped = "delta.columnMapping.mode" in configuration
+    fields = [{"name": "n", "type": kind, "nullable": True, "metadata": mapping if is_mapped else {}}]
+    fields += [{"name": f"c{i}", "type": "long", "nullable": True, "metadata": m} for i, m in enumerate(metadata)]
+    version = 1 + max((int(f.stem) for f in path.glob("_delta_log/*.json")), default=-1)
+    old = isinstance(features, int)
+    protocol = {"minReaderVersion": 1, "minWriterVersion": features if old else 7}
+    readers = [f for f in features if f in ("columnMapping", "deletionVectors")] if isinstance(features, list) else []
+    if readers:
+        protocol |= {"minReaderVersion": 3, "readerFeatures": readers}
+    elif features == 5:
+        protocol["minReaderVersion"] = 2
+    actions: list[dict[str, Any]] = [
+        {"protocol": protocol if old else protocol | {"writerFeatures": features}},
+        {
+            "metaData": {
+                "id": "t",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                "partitionColumns": [],
+                "configuration": configuration,
+                "createdTime": 1,
+            }
+        },
+    ]
+    (path / "_delta_log").mkdir(parents=True, exist_ok=True)
+    (path / "_delta_log" / f"{version:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    return str(path)
+
+
+def test_a_table_that_asks_more_of_a_writer_than_appending_is_refused(tmp_path: Path) -> None:
+    """Rows that are added without it are read as nulls, or break what the table promises, with no error anywhere."""
+    mapped = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"}
+    refused: dict[str, tuple[Any, ...]] = {
+        r"other column names than the table .*mode = name": (["columnMapping"], mapped),
+        r"columnMapping.mode = id": (5, {"delta.columnMapping.mode": "id"}),
+        r"the constraint small \(CHECK n < 10\)": (3, {"delta.constraints.small": "n < 10"}),
+        r"column 'c0' is generated": (["generatedColumns"], {}, {"delta.generationExpression": "n * 2"}),
+        r"column 'c1' is an identity": (6, {}, {}, {"delta.identity.start": 1, "delta.identity.step": 1}),
+        r"column 'c0' has an invariant": (2, {}, {"delta.invariants": '{"expression":{"expression":"c0 > 1"}}'}),
+        r"the table features domainMetadata, rowTracking\. Drop": (["rowTracking", "domainMetadata", "appendOnly"], {}),
+    }
+    for i, (message, given) in enumerate(refused.items()):
+        with pytest.raises(ConfigurationError, match=message):
+            DeltaSink(table_of(tmp_path / str(i), *given), NUMBERS)
+    harmless = ["appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "generatedColumns", "invariants"]
+    path = tmp_path / "harmless"
+    sink = DeltaSink(table_of(path, harmless, {"delta.enableDeletionVectors": "true"}), NUMBERS)
+    first, second = lots_of(writer_of(sink), [1], [2])
+    sink.create_committer().commit([first])
+    assert DeltaTable(str(path)).version() == 1
+    # Changed while the job runs: what was written before must not be added to what the table is now.
+    table_of(path, harmless, {"delta.constraints.small": "n < 10"})
+    with pytest.raises(ConfigurationError, match=r"the constraint small"):
+        sink.create_committer().commit([second])
+    table_of(path, harmless, {}, kind="string")
+    with pytest.raises(ConfigurationError, match="column 'n' is string in the table, not int64"):
+        sink.create_committer().commit([second])
+    table_of(path, harmless, {}, {})  # one more column is no matter
+    for _ in range(2):
+        sink.create_committer().commit([first, second])
+    assert DeltaTable(str(path)).version() == 5
 
 
 def test_bad_input(tmp_path: Path) -> None:

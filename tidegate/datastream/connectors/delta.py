@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import RowTypeInfo
 from tidegate.datastream.connectors.base import Committer, Sink, SinkContext, SinkWriter
+from tidegate.datastream.connectors.delta_checks import check_fit
 from tidegate.datastream.connectors.delta_files import DataFile, DeltaFiles, column_problems, delta_schema
 from tidegate.datastream.connectors.delta_table import (
     append,
@@ -129,7 +130,7 @@ class DeltaSink(Sink[Any, Lot]):
         return DeltaWriter(DeltaFiles(self._location, self._schema, self._partitions), context, self._committed)
 
     def create_committer(self) -> DeltaCommitter:
-        return DeltaCommitter(self._location, self._partitions, self._options, self._committed)
+        return DeltaCommitter(self._location, self._schema, self._partitions, self._options, self._committed)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_committed": CommittedLots()}
@@ -170,11 +171,13 @@ class DeltaCommitter(Committer[Lot]):
     def __init__(
         self,
         location: StorageLocation,
+        schema: pa.Schema,
         partitions: tuple[str, ...],
         options: dict[str, str],
         committed: CommittedLots,
     ) -> None:
         self._location = location
+        self._schema = schema
         self._partitions = partitions
         self._options = options
         self._committed = committed
@@ -192,6 +195,7 @@ class DeltaCommitter(Committer[Lot]):
             new = [lot for lot in lots if lot.version > done[lot.app_id]]
             if not new:
                 return
+            check_fit(self._location, table, self._schema, self._partitions)
             newest = {lot.app_id: lot.version for lot in sorted(new, key=lambda lot: lot.version)}
             files = [file for lot in new for file in lot.files]
             try:

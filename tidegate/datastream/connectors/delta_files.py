@@ -62,9 +62,11 @@ def _instants(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """With the names that Delta gives the parts of lists and maps, so that schemas can be compared."""
+    """As Delta gives it back, so that schemas can be compared: its names for the parts of lists, moments in UTC."""
     import pyarrow as pa
 
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp("us", "UTC")
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", _plain(kind.value_type)))
     return _mapped(kind, _plain)

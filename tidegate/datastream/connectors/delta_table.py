@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.datastream.connectors.delta_checks import check_fit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,26 +67,8 @@ def check_table(location: StorageLocation, schema: pa.Schema, options: Mapping[s
         ) from None
     except Exception as error:
         raise ConfigurationError(f"DeltaSink: the table {location} cannot be read: {error}") from error
-    _check_schema(location, table, schema)
+    check_fit(location, table, schema, None)
     return table
-
-
-def _check_schema(location: StorageLocation, table: Any, schema: pa.Schema) -> None:
-    import pyarrow as pa
-
-    there = pa.schema(table.schema().to_arrow())
-    problems = []
-    for field in schema:
-        index = there.get_field_index(field.name)
-        if index < 0:
-            problems.append(f"column '{field.name}' is not in the table")
-        elif there.field(index).type != field.type:
-            problems.append(f"column '{field.name}' is {there.field(index).type} in the table, not {field.type}")
-    missing = [f"'{f.name}'" for f in there if not f.nullable and schema.get_field_index(f.name) < 0]
-    if missing:
-        problems.append(f"column {', '.join(missing)} of the table must not be null and is not written")
-    if problems:
-        raise ConfigurationError(f"DeltaSink: the rows do not fit the table {location}: {'; '.join(problems)}")
 
 
 def with_nullability(schema: pa.Schema, table: Any) -> pa.Schema:
