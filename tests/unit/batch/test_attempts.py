@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tidegate.common import WatermarkStrategy
-from tidegate.common.errors import InternalError
+from tidegate.common import Configuration, WatermarkStrategy
+from tidegate.common.errors import InternalError, JobExecutionError
 from tidegate.common.serialization import Encoder
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import BucketAssigner, FileSink
@@ -17,9 +18,11 @@ from tidegate.datastream.connectors.base import Source, SourceContext, SourceSpl
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.splits import make_splits
 from tidegate.spark.batch.commits import commit_all, discard_leftovers
+from tidegate.spark.batch.job import BatchJob
 from tidegate.spark.batch.plan import BatchPlan, plan_job
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.task import BatchTask
+from tidegate.spark.code_bundle import CodeBundle
 from tidegate.taskmanager.deployment import RuntimeSettings
 
 
@@ -85,3 +88,19 @@ def test_two_attempts_or_none_in_the_report_are_a_bug(tmp_path: Path) -> None:
         JobReport.read(blocks * 2, {(0, 0)})
     with pytest.raises(InternalError, match="differ"):
         JobReport.read(blocks, {(0, 0), (0, 1)})
+
+
+class _DeadContext:
+    """Spark's JVM is gone: whatever one asks, the connection is refused."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_job_whose_spark_has_died_fails_and_does_not_hang(tmp_path: Path) -> None:
+    plan = written_by(tmp_path)
+    session: Any = SimpleNamespace(sparkContext=_DeadContext())
+    job = BatchJob(session, plan, CodeBundle.collect([]), Configuration(), None)
+    job.start()
+    with pytest.raises(JobExecutionError, match="Connection refused"):
+        job.client.get_job_execution_result().result(20)

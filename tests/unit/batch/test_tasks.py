@@ -114,6 +114,37 @@ def test_a_recomputed_task_deals_its_records_out_as_the_first_time(
     assert exact is sorts
 
 
+@pytest.mark.parametrize("chained", [True, False])
+def test_large_records_leave_a_task_by_its_buffer_and_not_by_the_thousand(chained: bool) -> None:
+    """A task that gathered thousands of records before it looked at their size brought Spark's JVM down, and so did
+    blocks of many megabytes. Not chained, the small numbers come in one block and grow in the second task."""
+    made: list[int] = []
+
+    def grow(n: int) -> tuple[int, bytes]:
+        made.append(n)
+        return n, b"x" * 10_000
+
+    source = NumberSequenceSource(0, 2999)
+    numbers = environment(1).from_source(source, WatermarkStrategy.no_watermarks(), "Numbers")
+    large = (numbers if chained else numbers.rebalance()).map(grow)
+    plan = planned(large.key_by(lambda v: v[0] % 2).map(lambda v: v[0]), 1 << 18)
+    engine = Engine(plan)
+    growing = [v.vertex_id for v in plan.graph.vertices][0 if chained else 1]
+    for vertex in range(growing):
+        engine.run_task(vertex, 0)
+    sizes, out = [], []
+    for key_or_block in BatchTask(plan.vertices[growing], 0, 0, "a").run(iter(engine.input_of(growing, 0))):
+        out.append(key_or_block)
+        if len(out) % 2 == 0 and (kind := blocks.read_header(key_or_block).kind) == blocks.ROWS:
+            sizes.append((len(blocks.read_records(key_or_block, kind)), len(key_or_block)))
+            assert len(made) - sum(count for count, _ in sizes) <= 128
+    assert max(size for _, size in sizes) <= blocks.MAX_BLOCK_BYTES
+    assert sum(count for count, size in sizes if size > 1 << 18) <= 128  # before the size of records was known
+    engine.outputs[growing, 0] = list(zip(out[::2], out[1::2], strict=True))
+    engine.run_task(growing + 1, 0)
+    assert sorted(engine.results()) == list(range(3000))
+
+
 class Timed(KeyedProcessFunction):
     """Shows the order of records, the clock, both kinds of timers, and how many keys there is state for."""
 

@@ -26,9 +26,11 @@ REPORT, ROWS, STAMPED, END, COMBINED = 0, 1, 2, 3, 4
 NO_GROUP = 0xFFFFFFFF
 """Group of records that need not be grouped by key."""
 
-_FIRST_LIMIT = 8192  # records in all channels of a task, before their size is known
+_FIRST_LIMIT = 64  # records in all channels of a task, before their size is known
 _MAX_LIMIT = 1 << 14  # more would leave the processor's cache before they are pickled, which takes three times as long
 _MAX_PER_CHANNEL = 1 << 16
+MAX_BLOCK_BYTES = 1 << 19
+"""Spark's sorter looks at its memory after every 32 blocks, and Java takes twice as much for objects larger than this."""
 
 
 class Header(NamedTuple):
@@ -116,15 +118,15 @@ class BlockOutput:
         self.buffered = 0  # records in all channels
         self.records = 0  # that have left
         self._bytes = 0
-        self._limit = _FIRST_LIMIT
+        self.limit = _FIRST_LIMIT  # of `buffered`
         self._finished: deque[bytes] = deque()  # keys and blocks in turn
 
     def settle(self) -> None:
         """Cut blocks when the channels hold too much."""
-        if self.buffered >= self._limit:
+        if self.buffered >= self.limit:
             self.flush()
             per_record = max(1.0, self._bytes / max(1, self.records))
-            self._limit = max(128, min(_MAX_LIMIT, int(self._budget / per_record)))
+            self.limit = max(8, min(_MAX_LIMIT, int(self._budget / per_record)))
 
     def flush(self) -> None:
         for channel in self.channels:
@@ -139,6 +141,11 @@ class BlockOutput:
             payload = dump_values(values if timestamps is None else (values, timestamps))
         except Exception as error:
             self._fail(name, error, values)
+        if len(payload) > MAX_BLOCK_BYTES and len(values) > 1:
+            middle = len(values) // 2
+            for part in (slice(middle), slice(middle, None)):
+                self.cut(series, name, values[part], None if timestamps is None else timestamps[part])
+            return
         self._bytes += len(payload)
         self.records += len(values)
         self.buffered -= len(values)

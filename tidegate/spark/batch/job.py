@@ -185,11 +185,10 @@ class BatchJob:
 
     def _wait_for_tasks(self) -> None:
         """Until tasks that do not count any more (of a failed job, or speculative ones) have gone, for a while."""
-        tracker = self._sc.statusTracker()
         deadline = self._clock.now_ms() + _GONE_MS
         while self._clock.now_ms() < deadline:
             try:
-                if tasks_are_gone(tracker, self._group):
+                if tasks_are_gone(self._sc.statusTracker(), self._group):
                     return
             except Exception:  # the session is gone, and the tasks with it
                 return

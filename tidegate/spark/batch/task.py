@@ -45,6 +45,7 @@ from tidegate.taskmanager.user_report import UserReport
 
 SAVEPOINT_ID = CheckpointId(1)
 _POLL = 2048  # records that a source is asked for at once: with 8192 a batch no longer fits the processor's cache
+_FIRST_SLICE = 8
 _TIMERS_AT_ONCE = 256
 _CHUNK_BYTES = 1 << 18  # of collected results in one block
 
@@ -80,6 +81,7 @@ class BatchTask:
         self._chain = OperatorChain(self._vertex, outputs, self._operator_context)
         self._waits = any(op.asynchronous for op in self._chain.operators)
         self._records_in = 0
+        self._slice = _FIRST_SLICE
         self._group: int | None = None  # that is being read
         self._sorter = GroupSorter()
         self._edge_watermarks: dict[int, int] = {}  # the highest of any producer, by edge
@@ -182,7 +184,7 @@ class BatchTask:
     def _poll(self, source: SourceOperator) -> Iterator[bytes]:
         source.in_order = True  # splits one after the other: the same records in the same order each time
         while not source.finished:
-            count = source.poll(_POLL, self._host.clock.now_ms())
+            count = source.poll(self._slice_size(), self._host.clock.now_ms())
             self._records_in += count
             if count == 0 and not source.finished:
                 self._host.sleep_until(source.wake_at_ms)
@@ -232,17 +234,28 @@ class BatchTask:
             return
         if grouped:  # without a timestamp nothing can be put in order: as it comes, one input after the other
             yield from self._drain_sorter()
-        self._process(batch, input_index)
+        yield from self._process(batch, input_index)
 
     def _drain_sorter(self) -> Iterator[bytes]:
         if not self._sorter.empty:
             for input_index, batch in self._sorter.drain():
-                self._process(batch, input_index)
-                yield from self._out.take()
+                yield from self._process(batch, input_index)
 
-    def _process(self, batch: RecordBatch, input_index: int) -> None:
-        self._chain.process(batch, input_index)
-        self._settle()
+    def _slice_size(self) -> int:
+        """How many records are processed at once. How large their results are is known when some were sent: large ones
+        are not to be made by the thousand."""
+        self._slice = min(2 * self._slice, _POLL)
+        return min(self._slice, self._out.limit) if self._out.records else self._slice
+
+    def _process(self, batch: RecordBatch, input_index: int) -> Iterator[bytes]:
+        done = 0
+        while done < len(batch):
+            size = self._slice_size()
+            part = batch if done == 0 and size >= len(batch) else batch.slice(done, done + size)
+            self._chain.process(part, input_index)
+            done += len(part)
+            self._settle()
+            yield from self._out.take()
 
     def _settle(self) -> None:
         """Between slices of work: results of asynchronous calls, operators that take no more for now, full buffers."""
