@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidegate.common.type_schema import DATE, LIST, MAP, ROW, TIMESTAMP, TUPLE, TypeSchema
 from tidegate.common.types import Row
 from tidegate.snapshots.stand_ins import StandIn, dumps
-from tidegate.state.savepoint_values import text_of
+from tidegate.state.savepoint_values import holds, text_of
 from tidegate.storage.savepoint_tables import column_type, field_names
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SAMPLE = 500
 
 class Column(NamedTuple):
     type: Any  # pa.DataType
-    partial: bool = False  # a part inside has no type of its own and is only a text: the bytes are needed always
+    partial: bool = False  # it may show less than there is inside of a value: the bytes are needed always
 
 
 def text_column() -> Column:
@@ -144,7 +144,7 @@ def encode(values: Any, column: Column) -> tuple[pa.Array, pa.Array]:
     if pa.types.is_string(column.type):
         return _texts(values)
     try:
-        typed = _build(values, column.type)
+        typed = _build(values, column.type, not column.partial)
     except _DOES_NOT_FIT():
         return _one_by_one(values, column)
     if column.partial:
@@ -189,7 +189,7 @@ def _one_by_one(values: Any, column: Column) -> tuple[pa.Array, pa.Array]:
     parts, pickled = [], []
     for value in values:
         try:
-            part = _build([value], column.type)
+            part = _build([value], column.type, not column.partial)
             fits = not column.partial or value is None
         except _DOES_NOT_FIT():
             part, fits = pa.nulls(1, column.type), False
@@ -198,37 +198,43 @@ def _one_by_one(values: Any, column: Column) -> tuple[pa.Array, pa.Array]:
     return pa.concat_arrays(parts), pa.array(pickled, pa.binary())
 
 
-def _build(values: Any, kind: pa.DataType, inside: bool = False) -> pa.Array:
-    """Raises one of `_DOES_NOT_FIT` for a value of another type."""
+def _build(values: Any, kind: pa.DataType, whole: bool, inside: bool = False) -> pa.Array:
+    """Raises one of `_DOES_NOT_FIT` for a value of another type. `whole`: also for a record that has more fields."""
     import numpy as np
     import pyarrow as pa
 
     if isinstance(values, np.ndarray):
         return pa.array(values, kind)
-    if pa.types.is_string(kind) and inside:
+    if pa.types.is_string(kind) and inside and not whole:
         return pa.array([v if v is None or type(v) is str else text_of(v) for v in values], kind)
     if not pa.types.is_nested(kind):
+        _check_scalars(values, kind)
         return pa.array(values, kind)
     missing = [v is None for v in values]
     present = [v for v, none in zip(values, missing, strict=True) if not none]
     if pa.types.is_struct(kind):
         names = [kind.field(i).name for i in range(kind.num_fields)]
-        columns = _fields(present, tuple(names))
-        children = [_build(_spread(c, missing), kind.field(i).type, True) for i, c in enumerate(columns)]
+        columns = _fields(present, tuple(names), whole)
+        children = [_build(_spread(c, missing), kind.field(i).type, whole, True) for i, c in enumerate(columns)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=pa.array(missing, pa.bool_()))
     lengths = np.array([0 if v is None else len(v) for v in values], dtype=np.int64)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     mask = pa.array(missing, pa.bool_())
     if pa.types.is_map(kind):
-        keys = _build([k for v in present for k in v], kind.key_type, True)
-        items = _build([i for v in present for i in v.values()], kind.item_type, True)
+        keys = _build([k for v in present for k in v], kind.key_type, whole, True)
+        items = _build([i for v in present for i in v.values()], kind.item_type, whole, True)
         # `from_arrays` with a mask would lose the names of the inner fields
         plain = pa.MapArray.from_arrays(offsets, keys, items, mask=mask if any(missing) else None)
         return plain.cast(kind) if plain.type != kind else plain
     if not set(map(type, present)) <= set(_SEQUENCES):
         raise TypeError("no list")
-    elements = _build(list(chain.from_iterable(present)), kind.value_type, True)
+    elements = _build(list(chain.from_iterable(present)), kind.value_type, whole, True)
     return pa.ListArray.from_arrays(offsets, elements, type=kind, mask=mask if any(missing) else None)
+
+
+def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
+    if not all(holds(kind, found) for found in set(map(type, values)) - {type(None)}):
+        raise TypeError(f"no {kind}")
 
 
 def _spread(present: Sequence[Any], missing: list[bool]) -> list[Any]:
@@ -238,25 +244,27 @@ def _spread(present: Sequence[Any], missing: list[bool]) -> list[Any]:
     return [None if none else next(left) for none in missing]
 
 
-def _fields(values: list[Any], names: tuple[str, ...]) -> list[list[Any]]:
+def _fields(values: list[Any], names: tuple[str, ...], whole: bool = True) -> list[list[Any]]:
     """Records as columns."""
     if set(map(type, values)) <= {tuple}:
         if any(len(v) != len(names) for v in values):
             raise ValueError("a tuple of another length")
         return [list(c) for c in zip(*values, strict=True)] if values else [[] for _ in names]
-    getters = [_field_getter(v, names) for v in values]
+    getters = [_field_getter(v, names, whole) for v in values]
     return [[get(i) for get in getters] for i in range(len(names))]
 
 
-def _field_getter(value: Any, names: tuple[str, ...]) -> Callable[[int], Any]:
+def _field_getter(value: Any, names: tuple[str, ...], whole: bool) -> Callable[[int], Any]:
+    more = False
     if isinstance(value, Row):
-        parts = value.get_fields_by_names(names)
+        parts, more = value.get_fields_by_names(names), len(value) > len(names)
     elif isinstance(value, dict):
-        parts = [value.get(n) for n in names]
+        parts, more = [value.get(n) for n in names], not value.keys() <= set(names)
     elif isinstance(value, tuple | list):
         parts = list(value)
     else:
         parts = [getattr(value, n) for n in names]
-    if len(parts) != len(names):
+        more = dataclasses.is_dataclass(value) and len(dataclasses.fields(value)) > len(names)
+    if len(parts) != len(names) or (whole and more):
         raise ValueError("a record of another length")
     return parts.__getitem__

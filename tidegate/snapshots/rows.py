@@ -160,11 +160,14 @@ class Layout:
 
     def with_types(self, wanted: pa.Schema) -> Layout:
         """Only these columns, and their types for keys and values. Unknown names are the caller's error."""
+        import pyarrow as pa
+
         changed: dict[str, Column] = {}
         for attribute, name in (("key", "key"), ("map_key", "map_key"), ("value", self._value_name())):
             before: Column | None = getattr(self, attribute)
             if before is not None and name in wanted.names:
-                changed[attribute] = Column(wanted.field(name).type, before.partial)
+                kind = wanted.field(name).type
+                changed[attribute] = Column(kind, before.partial or pa.types.is_nested(kind))
         return replace(self, selected=tuple(wanted.names), **changed)  # type: ignore[arg-type]
 
     def _value_name(self) -> str:

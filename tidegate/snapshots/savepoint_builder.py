@@ -14,6 +14,7 @@ import tidegate
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.common.typeinfo import TypeInformation
+from tidegate.common.value_conversion import shorten
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from tidegate.graph.operator_ids import id_of_uid
 from tidegate.snapshots.bootstrap import (
@@ -206,6 +207,10 @@ class SavepointBuilder:
         expected = MapStateDescriptor if mode == "broadcast" else ListStateDescriptor
         if not isinstance(descriptor, expected):
             raise ConfigurationError(f"{mode} state takes a {expected.__name__}, got {descriptor!r}")
+        wanted: Any = Mapping if mode == "broadcast" else Iterable
+        if not isinstance(items, wanted) or isinstance(items, str | bytes):
+            kind = "a mapping" if mode == "broadcast" else "an iterable of items"
+            raise ConfigurationError(f"{mode} state '{descriptor.get_name()}' is made of {kind}, got {shorten(items)}")
         draft, name = self._draft(uid), descriptor.get_name()
         found = list(items.items() if isinstance(items, Mapping) else items)
         pickled = [dumps_item(draft.uid, name, item, f"item {i}") for i, item in enumerate(found)]
@@ -226,6 +231,11 @@ class SavepointBuilder:
         return self
 
     def _add_pairs(self, draft: OperatorDraft, spec: StateSpec, data: Any) -> SavepointBuilder:
+        if not isinstance(data, Iterable):
+            raise ConfigurationError(
+                f"state '{spec.info.name}' is made of a Spark DataFrame, a mapping or (key, value) pairs, got "
+                f"{shorten(data)}"
+            )
         pairs = list(data.items() if isinstance(data, Mapping) else data)
         wrong = next((p for p in pairs if not isinstance(p, tuple | list) or len(p) != 2), None)
         if wrong is not None:

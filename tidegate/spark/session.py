@@ -43,7 +43,7 @@ def obtain_session(
     `busy`: jobs of this program are running, so a session of ours that is too small must not be replaced."""
     global _ours
     if given is not None:
-        _use_own_python(given)
+        use_own_python(given)
         return given
     with _lock:
         active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
@@ -53,13 +53,13 @@ def obtain_session(
             active.stop()  # nobody but us uses it: make a larger one
             active = None
         if active is not None:
-            _use_own_python(active)
+            use_own_python(active)
             return active
         _ours = _create(configuration, slots)
         return _ours
 
 
-def _use_own_python(session: SparkSession) -> None:
+def use_own_python(session: SparkSession) -> None:
     """A local session that says nothing of Python would start its workers with whatever `python3` the path has, which
     may lack this virtual environment's packages. The driver's own interpreter is what is meant."""
     sc = session.sparkContext

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,24 @@ _EXACT: dict[str, tuple[type, Callable[[Any], bool] | None]] = {
     TIME: (datetime.time, _naive),
     TIMESTAMP: (datetime.datetime, _naive),
 }
+
+
+def holds(kind: pa.DataType, found: type) -> bool:
+    """Whether a column of this type takes values of the class as they are. Arrow alone would turn some into others
+    without a word: 1.5 into 1, a moment into its day, 5 into a day."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(kind):
+        return found is not bool and issubclass(found, numbers.Integral)
+    if pa.types.is_floating(kind):
+        return found is not bool and issubclass(found, numbers.Real)
+    if pa.types.is_date(kind):
+        return issubclass(found, datetime.date) and not issubclass(found, datetime.datetime)
+    if pa.types.is_timestamp(kind):
+        return issubclass(found, datetime.datetime)
+    if pa.types.is_string(kind):
+        return found is str
+    return not pa.types.is_binary(kind) or found is not str
 
 
 def text_of(value: Any) -> str | None:
@@ -84,23 +103,30 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any, schema: TypeSchema) -> Any:
-    """The value as Arrow takes it for the column type; anything that does not fit becomes null later."""
+    """The value as Arrow takes it for the column type; None for what does not fit: only the bytes tell what it is."""
+    try:
+        return _converted(value, schema)
+    except Exception:  # it is not of its declared type, or of a class of the user's that raises anything
+        return None
+
+
+def _converted(value: Any, schema: TypeSchema) -> Any:
     if value is None:
         return None
     if is_text(schema):
         return text_of(value)
-    try:
-        if schema.kind in (ROW, TUPLE):
-            names = field_names(schema)
-            parts = [value.get(n) for n in names] if isinstance(value, dict) else list(value)
-            if isinstance(value, Row) and value._fields is not None and schema.names:
-                parts = value.get_fields_by_names(names)
-            return {n: _plain(p, s) for n, p, s in zip(names, parts, schema.parts, strict=True)}
-        if schema.kind == LIST:
-            return [_plain(v, schema.parts[0]) for v in value]
-        if schema.kind == MAP:
-            key, item = schema.parts
-            return [(_plain(k, key), _plain(v, item)) for k, v in value.items()]
-    except Exception:  # a value that is not of its declared type: only the bytes tell what it is
-        return None
+    if schema.kind in (ROW, TUPLE):
+        names = field_names(schema)
+        parts = [value.get(n) for n in names] if isinstance(value, dict) else list(value)
+        if isinstance(value, Row) and value._fields is not None and schema.names:
+            parts = value.get_fields_by_names(names)
+        return {n: _converted(p, s) for n, p, s in zip(names, parts, schema.parts, strict=True)}
+    if schema.kind == LIST:
+        return [_converted(v, schema.parts[0]) for v in value]
+    if schema.kind == MAP:
+        key, item = schema.parts
+        return [(_converted(k, key), _converted(v, item)) for k, v in value.items()]
+    exact = _EXACT.get(schema.kind)
+    if exact is not None and type(value) is not exact[0] and not holds(column_type(schema), type(value)):
+        raise TypeError(f"{type(value).__name__} is no {schema.kind}")
     return value

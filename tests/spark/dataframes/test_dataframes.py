@@ -47,20 +47,19 @@ COLUMNS = {  # SQL -> the value in the stream
     ),
     "map(named_struct('k', array(1, 2)), array(map(1, 'v')))": {Row(k=(1, 2)): [{1: "v"}]},
 }
-EXPECTED = [
-    Row(**{f"c{i}": value for i, value in enumerate(COLUMNS.values())}),
-    Row(**{f"c{i}": None for i in range(len(COLUMNS))}),
-]
+NAMES = [f"c.{i} `" for i in range(len(COLUMNS))]  # what Spark takes for syntax when nobody quotes it
+EXPECTED = [Row(**dict(zip(NAMES, COLUMNS.values(), strict=True))), Row(**dict.fromkeys(NAMES))]
 
 
 def every_type(spark: Any) -> Any:
     full = spark.range(1).selectExpr(*[f"{sql} c{i}" for i, sql in enumerate(COLUMNS)])
     nulls = [f"cast(null as {field.dataType.simpleString()}) {field.name}" for field in full.schema.fields]
-    return full.unionAll(spark.range(1).selectExpr(*nulls))
+    return full.unionAll(spark.range(1).selectExpr(*nulls)).toDF(*NAMES)
 
 
 def texts(df: Any) -> list[str]:
-    return sorted(str(row) for row in df.selectExpr(*[f"cast({name} as string)" for name in df.columns]).collect())
+    plain = df.toDF(*[f"c{i}" for i in range(len(df.columns))])
+    return sorted(str(r) for r in plain.selectExpr(*[f"cast({name} as string)" for name in plain.columns]).collect())
 
 
 def is_expected(row: Any) -> bool:
@@ -76,7 +75,7 @@ def test_every_type_makes_the_round_trip(spark: Any, make_env: Env, mode: Runtim
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # has no effect on what a stream holds
     try:
         stream = make_env(2).set_runtime_mode(mode).from_spark(df)
-        names = [f"c{i}" for i in range(len(COLUMNS))]
+        names = NAMES
         assert stream.get_type() == Types.ROW_NAMED(names, stream.get_type().get_field_types())
         back = stream.filter(is_expected).to_spark()
         assert [(f.name, f.dataType) for f in back.schema] == [(f.name, f.dataType) for f in df.schema]
@@ -174,6 +173,10 @@ def test_bad_input(spark: Any, make_env: Env) -> None:
         env.from_spark(spark.range(1).selectExpr("named_struct('b', array(parse_json('1'))) a"))
     with pytest.raises(ConfigurationError, match="several columns of the name 'a'"):
         env.from_spark(spark.range(1).selectExpr("1 a", "2 a"))
+    with pytest.raises(ConfigurationError, match="from_spark: there are no columns"):
+        env.from_spark(spark.range(3).select())  # neither files nor Arrow count rows without columns
+    with pytest.raises(ConfigurationError, match=r"column 'a\.b' is a struct without fields"):
+        env.from_spark(spark.range(1).select().selectExpr("named_struct('b', struct()) a"))
     with pytest.raises(ConfigurationError, match=r"has no end; use from_spark_stream\(\)"):
         env.from_spark(spark.readStream.format("rate").load())
     with pytest.raises(ConfigurationError, match=r"not a streaming one; use from_spark\(\)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.spark.recovery_kit import completed, counted, latest_checkpoint, until, with_checkpoints
-from tidegate.common import Types
+from tidegate.common import Row, Types
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.datastream import ExternalizedCheckpointRetention, KeyedProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.connectors import DiscardingSink
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from tidegate.snapshots import SavepointBuilder, list_states, read_state
+from tidegate.snapshots import SavepointBuilder, iterate_state, list_states, read_state
 
 pytestmark = pytest.mark.spark
 MakeEnv = Callable[..., StreamExecutionEnvironment]
@@ -91,6 +92,31 @@ def test_a_savepoint_from_dataframes_is_resumed_exactly(
         + [(f"u{i}", 101 if i == 1 else 1, (), ((f"u{i}", i * 2.5),)) for i in range(users)],
         key=repr,
     )
+
+
+def test_keys_and_values_are_those_that_from_spark_gives(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moments in UTC without a zone, whatever the session's zone is; columns of any name; keys of maps hashable. And a
+    session that says nothing of Python uses the driver's."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "there-is-no-such-python")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        data = spark.sql("SELECT timestamp'2024-05-06 07:08:09Z' AS t, map(array(1), struct(t)) AS m, 5 AS n")
+        data = data.toDF("the.time", "m `", "n")
+        builder = SavepointBuilder.new_savepoint(max_parallelism=4)
+        builder.with_keyed_state("op", ValueStateDescriptor("v"), data, key="the.time", value="m `")
+        builder.with_keyed_state(
+            "op", ListStateDescriptor("l"), data, key=lambda r: (r[0],), element="the.time", order_by="n"
+        )
+        path = builder.write(str(tmp_path / "savepoint"))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    moment = datetime.datetime(2024, 5, 6, 7, 8, 9)
+    assert [tuple(e) for e in iterate_state(path, "op", "v")] == [(moment, None, {(1,): Row(t=moment)})]
+    assert [tuple(e) for e in iterate_state(path, "op", "l")] == [((moment,), None, [moment])]
 
 
 def recalled(env: StreamExecutionEnvironment, users: int, uid: str) -> list[Any]:

@@ -89,7 +89,7 @@ def _from_arrow(kind: pa.DataType) -> Convert | None:
     if pa.types.is_map(kind):
         key, item = _from_arrow(kind.key_type), _optional(_from_arrow(kind.item_type))
         return lambda pairs: {
-            _hashable(k if key is None else key(k)): (v if item is None else item(v)) for k, v in pairs
+            hashable(k if key is None else key(k)): (v if item is None else item(v)) for k, v in pairs
         }
     if pa.types.is_list(kind):
         element = _optional(_from_arrow(kind.value_type))
@@ -97,12 +97,12 @@ def _from_arrow(kind: pa.DataType) -> Convert | None:
     return None
 
 
-def _hashable(key: Any) -> Any:
+def hashable(key: Any) -> Any:
     """A key of a map may be an array or a struct with one; a dict cannot have a list for a key."""
     if isinstance(key, list):
-        return tuple(_hashable(part) for part in key)
+        return tuple(hashable(part) for part in key)
     if isinstance(key, Row):
-        return make_row(key._fields, [_hashable(part) for part in key._values])
+        return make_row(key._fields, [hashable(part) for part in key._values])
     return key
 
 
@@ -225,7 +225,9 @@ def _to_arrow(kind: pa.DataType) -> Convert | None:
     if pa.types.is_decimal(kind):
         return lambda value: decimal.Decimal(value) if type(value) is int else value
     if pa.types.is_binary(kind):
-        return lambda value: bytes(value) if isinstance(value, bytearray | memoryview) else value
+        return _bytes
+    if pa.types.is_date(kind):
+        return _day
     return None
 
 
@@ -265,8 +267,22 @@ def _checked_list(value: Any) -> Sequence[Any]:
 
 def _whole(value: Any) -> Any:
     """pyarrow would cut the fraction off without a word."""
-    if isinstance(value, float) and not value.is_integer():
+    if isinstance(value, float | decimal.Decimal) and value % 1 != 0:
         raise TypeError(f"a whole number is wanted, got {_shown(value)}")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    """pyarrow would take a text for its bytes in UTF-8."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"bytes are wanted, got {_shown(value)}")
+    return bytes(value)
+
+
+def _day(value: Any) -> datetime.date:
+    """pyarrow would take a moment for its day, and a number for the days since 1970."""
+    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+        raise TypeError(f"a date is wanted, got {_shown(value)}; a datetime has date()")
     return value
 
 

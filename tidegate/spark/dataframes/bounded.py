@@ -20,6 +20,7 @@ from tidegate.datastream.connectors.driver_side import DriverSide
 from tidegate.datastream.formats.arrow_rows import RowsOfColumns
 from tidegate.spark.dataframes.landed_rows import LandedRows
 from tidegate.spark.dataframes.landing import LandedFile, land
+from tidegate.spark.dataframes.mapped_columns import map_in_arrow
 from tidegate.spark.dataframes.schemas import arrow_schema_of, row_type_of
 from tidegate.spark.dataframes.staging import can_be_resumed, delete_folder, new_folder
 from tidegate.storage.location import StorageLocation
@@ -80,7 +81,7 @@ class DataFrameSource(Source[Row], DriverSide):
         """BATCH: the DataFrame's partitions as blocks, an Arrow stream of one record batch each. Nothing is run."""
         from pyspark.serializers import NoOpSerializer
 
-        blocks = self.dataframe.mapInArrow(ArrowToBlocks(self._schema), "block binary").rdd
+        blocks = map_in_arrow(self.dataframe, ArrowToBlocks(self._schema), "block binary").rdd
         raw: RDD[bytes] = blocks.map(_only_value)._reserialize(NoOpSerializer())
         return raw
 

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.spark.dataframes.bounded import DataFrameSource
+from tidegate.spark.session import use_own_python
 
 if TYPE_CHECKING:
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
@@ -63,3 +64,4 @@ def _check(environment: StreamExecutionEnvironment, df: Any, where: str) -> None
         environment._spark = session
     elif environment._spark.sparkContext is not session.sparkContext:
         raise ConfigurationError(f"{where}: the DataFrame belongs to another Spark application than the environment")
+    use_own_python(session)

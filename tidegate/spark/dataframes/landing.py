@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidegate.spark.dataframes.mapped_columns import map_in_arrow
 from tidegate.storage.files import OutputFile, open_files
 from tidegate.storage.location import StorageLocation
 
@@ -33,7 +34,7 @@ class LandedFile:
 def land(df: DataFrame, folder: StorageLocation, prefix: str, schema: pa.Schema) -> tuple[LandedFile, ...]:
     """Run the DataFrame's query and store its rows below `folder`/`prefix`. Empty partitions have no file."""
     writer = PartitionWriter(folder, prefix, schema)
-    rows = df.mapInArrow(writer, "partition int, name string, rows bigint").collect()
+    rows = map_in_arrow(df, writer, "partition int, name string, rows bigint").collect()
     return tuple(sorted(LandedFile(row.partition, row.name, row.rows) for row in rows))
 
 

@@ -62,10 +62,10 @@ class LandingQuery:
         self._landing_error = None
         self._read = min(p.read for p in self._staged.read_progress(self._lanes))
         writer = self._sdf.writeStream.outputMode(self._settings.output_mode).foreachBatch(self._land)
-        if self._settings.trigger is not None:
-            writer = writer.trigger(processingTime=self._settings.trigger)
         location = spark_path(self._staged.folder, "spark")
         try:
+            if self._settings.trigger is not None:
+                writer = writer.trigger(processingTime=self._settings.trigger)
             self._query = writer.option("checkpointLocation", location).start()
         except Exception as error:
             raise ConfigurationError(

@@ -78,6 +78,13 @@ def _no_counterpart(where: str, column: str, kind: Any) -> ConfigurationError:
     )
 
 
+def _check_fields(struct: StructType, where: str, column: str) -> None:
+    """Files hold no struct without fields, nor do they count rows without columns."""
+    if not struct.fields:
+        what = f"column '{column}' is a struct without fields; leave it out" if column else "there are no columns"
+        raise ConfigurationError(f"{where}: {what}")
+
+
 def struct_from_json(text: str) -> StructType:
     return StructType.fromJson(json.loads(text))
 
@@ -123,6 +130,7 @@ def arrow_schema_of(schema: StructType, where: str) -> pa.Schema:
     """What a DataFrame's columns are in files and on the way: timestamps in microseconds of UTC."""
     import pyarrow as pa
 
+    _check_fields(schema, where, "")
     return pa.schema([pa.field(f.name, _arrow(f.dataType, where, f.name), f.nullable) for f in schema.fields])
 
 
@@ -130,6 +138,7 @@ def _arrow(kind: DataType, where: str, column: str) -> pa.DataType:
     import pyarrow as pa
 
     if isinstance(kind, StructType):
+        _check_fields(kind, where, column)
         return pa.struct([pa.field(f.name, _arrow(f.dataType, where, f"{column}.{f.name}")) for f in kind.fields])
     if isinstance(kind, ArrayType):
         return pa.list_(_arrow(kind.elementType, where, f"{column}[]"))

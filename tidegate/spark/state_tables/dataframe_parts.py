@@ -19,8 +19,11 @@ import msgspec
 from tidegate.common.errors import ConfigurationError, SerializationError, SnapshotError
 from tidegate.common.typeinfo import Types
 from tidegate.common.types import make_row
+from tidegate.datastream.formats.arrow_rows import hashable
 from tidegate.snapshots.bootstrap import DataBatch, PartTarget, Shape, StateSpec, checked_keys, write_part
 from tidegate.snapshots.hashing import hashes_of
+from tidegate.spark.dataframes.mapped_columns import map_in_arrow
+from tidegate.spark.session import use_own_python
 from tidegate.storage.handles import KeyedSnapshot
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ class DataFrameParts:
                 f"state '{spec.info.name}' is made from a bounded DataFrame, got a streaming one; write it to a table "
                 "first, or read the source with spark.read"
             )
+        use_own_python(data.sparkSession)
         self._content = content if isinstance(content, tuple) and spec.shape is Shape.ENTRIES else (content,)
         self._key, self._last_access, self._order_by = key, last_access, order_by
         selectors = [key, *self._content, last_access, order_by]
@@ -53,7 +57,7 @@ class DataFrameParts:
                 f"state '{spec.info.name}': the DataFrame has no column {', '.join(missing)}; it has "
                 f"{', '.join(data.columns)}"
             )
-        self._data = data if any(callable(s) for s in selectors) else data.select(*[f"`{n}`" for n in names])
+        self._data = data if any(callable(s) for s in selectors) else data.select(*map(_quoted, names))
         if spec.key_type is None and isinstance(key, str):
             spec = dataclasses.replace(spec, key_type=_key_type(data, key))
         self.spec = spec
@@ -64,13 +68,14 @@ class DataFrameParts:
 
         data, order = self._data, [self._order_by] if self._order_by is not None else []
         extra = [StructField(_PART, IntegerType()), StructField(_HASH, LongType())]
-        assigned = data.mapInArrow(_assign(self.spec, self._key, target), StructType([*data.schema.fields, *extra]))
+        assign = _assign(self.spec, self._key, target)
+        assigned = map_in_arrow(data, assign, StructType([*data.schema.fields, *extra]))
         by_id = getattr(assigned, "repartitionById", None)  # since Spark 4.1
         shuffled = by_id(target.parts, _PART) if by_id is not None else assigned.repartition(target.parts, _PART)
-        ordered = shuffled.sortWithinPartitions(_PART, _HASH, *[f"`{n}`" for n in order])
+        ordered = shuffled.sortWithinPartitions(_PART, _HASH, *map(_quoted, order))
         write = _writer(self.spec, target, self._key, self._content, self._last_access)
         try:
-            rows = ordered.mapInArrow(write, "part int, snapshot binary").collect()
+            rows = map_in_arrow(ordered, write, "part int, snapshot binary").collect()
         except Exception as error:
             raise _readable(error, self.spec) from error
         written = {row["part"]: msgspec.msgpack.decode(row["snapshot"], type=KeyedSnapshot) for row in rows}
@@ -81,6 +86,10 @@ def _names(selector: Any) -> list[str]:
     if selector is None or callable(selector):
         return []
     return [selector] if isinstance(selector, str) else list(selector)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _key_type(data: DataFrame, column: str) -> Any:
@@ -179,8 +188,11 @@ def _values(column: Any) -> list[Any]:
 
 
 def _conversion(kind: Any) -> Callable[[Any], Any] | None:
-    """Structs become rows, maps dicts."""
+    """As `from_spark` gives them: structs become rows, maps dicts, moments datetimes without a zone, in UTC."""
     import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return lambda moment: moment.astimezone(datetime.UTC).replace(tzinfo=None)
 
     if pa.types.is_struct(kind):
         names = tuple(field.name for field in kind)
@@ -192,7 +204,7 @@ def _conversion(kind: Any) -> Callable[[Any], Any] | None:
         return to_row
     if pa.types.is_map(kind):
         key, item = _conversion(kind.key_type), _conversion(kind.item_type)
-        return lambda pairs: {_apply(key, k): _apply(item, v) for k, v in pairs}
+        return lambda pairs: {hashable(_apply(key, k)): _apply(item, v) for k, v in pairs}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         element = _conversion(kind.value_type)
         return None if element is None else lambda values: [_apply(element, v) for v in values]
