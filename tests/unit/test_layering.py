@@ -45,7 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "taskmanager": ("common", "graph", "state", "storage", "network", "protocol", "<vocabulary>"),
     # The coordinator makes the barriers that the sources inject, so it knows that one class of the network layer.
     "jobmanager": ("common", "graph", "storage", "protocol", "network.elements"),
-    "cli": ("common", "jobmanager", "storage", "state", "web"),
+    "cli": ("common", "jobmanager", "storage", "state", "snapshots", "web"),
     "web": ("common", "jobmanager", "storage"),
     "spark": ("",),
 }

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.value_conversion import shorten
 from tidegate.storage.files import open_files
-from tidegate.storage.handles import KeyedStateInfo, OperatorMetadata, handle_size
+from tidegate.storage.handles import KeyedStateInfo, OperatorMetadata, StateHandle, handle_size
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.metadata import LoadedMetadata, read_metadata
 from tidegate.storage.worker_storage import file_source
 
+if TYPE_CHECKING:
+    from tidegate.state.backend import StateSource
+
 
 def inspect(arguments: Any) -> dict[str, Any]:
     loaded = _load(arguments.path)
     metadata = loaded.metadata
-    operators = [_operator(o, loaded, arguments.entries) for o in metadata.operators]
+    with _any_class():
+        operators = [_operator(o, loaded, arguments.entries) for o in metadata.operators]
+    source = file_source(str(loaded.root), dict(loaded.root.options))
+    problems = [problem for operator in operators for problem in operator.pop("problems")]
+    problems += _damaged(source, (channel.handle for channel in metadata.channels))
     return {
         "path": loaded.path.removesuffix("/" + METADATA_NAME),
         "kind": "savepoint" if metadata.savepoint else "checkpoint",
@@ -36,7 +44,7 @@ def inspect(arguments: Any) -> dict[str, Any]:
             "channels": len(metadata.channels),
         },
         "operators": operators,
-        "problems": [problem for operator in operators for problem in operator.pop("problems")],
+        "problems": problems,
     }
 
 
@@ -70,8 +78,9 @@ def _operator(operator: OperatorMetadata, loaded: LoadedMetadata, shown: int) ->
         }
         for name, info in infos.items()
     }
-    groups: dict[str, Counter[int]] = {name: Counter() for name in infos}
-    problems = []
+    groups: dict[str, Counter[int | None]] = {name: Counter() for name in infos}
+    source = file_source(str(loaded.root), dict(loaded.root.options))
+    problems = _damaged(source, (state.handle for snapshot in operator.subtasks for state in snapshot.lists))
     for index, snapshot in enumerate(operator.subtasks):
         if snapshot.keyed is None:
             continue
@@ -79,7 +88,7 @@ def _operator(operator: OperatorMetadata, loaded: LoadedMetadata, shown: int) ->
             for name, group, key, namespace, value in _entries(operator, index, loaded):
                 groups[name][group] += 1
                 if len(states[name]["examples"]) < shown:
-                    example = {"key": shorten(key), "value": shorten(value)}
+                    example = {"key": _shown(key), "value": _shown(value)}
                     states[name]["examples"].append(example | ({"namespace": shorten(namespace)} if namespace else {}))
         except SnapshotError as error:
             problems.append(str(error))
@@ -101,8 +110,53 @@ def _operator(operator: OperatorMetadata, loaded: LoadedMetadata, shown: int) ->
     }
 
 
+def _damaged(source: StateSource, handles: Iterable[StateHandle]) -> list[str]:
+    """What cannot be read: one sentence each."""
+    problems = []
+    for handle in handles:
+        try:
+            source.read(handle)
+        except SnapshotError as error:
+            problems.append(str(error))
+    return problems
+
+
+@contextlib.contextmanager
+def _any_class() -> Iterator[None]:
+    """Read values also when their classes cannot be imported here: those of a script never can."""
+    from tidegate.snapshots import stand_ins
+    from tidegate.state import serialization
+    from tidegate.state.rocksdb import records
+
+    def loads(data: bytes) -> Any:
+        value = stand_ins.loads(data)
+        if isinstance(value, stand_ins.Unreadable):
+            raise ValueError(repr(value))
+        return value
+
+    stand_ins.forget()
+    before = serialization.unpickle, records.unpickle
+    serialization.unpickle = records.unpickle = loads
+    try:
+        yield
+    finally:
+        serialization.unpickle, records.unpickle = before
+
+
+def _shown(value: Any) -> str:
+    from tidegate.snapshots.stand_ins import StandIn
+
+    if not isinstance(value, StandIn):
+        return shorten(value)
+    arguments, keywords, _ = value._made_of
+    state = value._state[0] if value._state is not None else {}
+    named = {**keywords, **(state if isinstance(state, dict) else {"state": state})}
+    parts = [*map(shorten, arguments), *(f"{name}={shorten(part)}" for name, part in named.items())]
+    return f"{type(value).__qualname__}({', '.join(parts)})"
+
+
 def _entries(operator: OperatorMetadata, subtask: int, loaded: LoadedMetadata) -> Iterator[tuple[Any, ...]]:
-    """(state, key group, key, namespace, value)."""
+    """(state, key group, key, namespace, value). The group of a key whose class is not here is not known: None."""
     from tidegate.state.entries import iterate_snapshot
     from tidegate.state.key_groups import stable_hash
 
@@ -110,16 +164,21 @@ def _entries(operator: OperatorMetadata, subtask: int, loaded: LoadedMetadata) -
     assert snapshot is not None
     source = file_source(str(loaded.root), dict(loaded.root.options))
     for state, namespace, key, value in iterate_snapshot(operator.name, snapshot, source):
-        yield state, stable_hash(key) % operator.max_parallelism, key, namespace, value
+        try:
+            group = stable_hash(key) % operator.max_parallelism
+        except ConfigurationError:
+            group = None
+        yield state, group, key, namespace, value
 
 
-def _spread(counts: Counter[int], max_parallelism: int) -> dict[str, Any]:
+def _spread(counts: Counter[int | None], max_parallelism: int) -> dict[str, Any]:
     sizes = [counts.get(group, 0) for group in range(max_parallelism)]
     return {
         "groups": max_parallelism,
         "fewest": min(sizes),
         "average": round(sum(sizes) / max_parallelism, 1),
         "most": max(sizes),
+        "unknown": counts.get(None, 0),
     }
 
 
@@ -149,7 +208,7 @@ def print_snapshot(answer: dict[str, Any]) -> None:
         for state in operator["keyed_states"]:
             spread = state["key_groups"]
             print(f"  {state['name']}: {state['kind']} of {state['type']}, {state['entries']:,} entries")
-            if state["entries"]:
+            if state["entries"] and not spread["unknown"]:
                 print(f"    per key group: {spread['fewest']} to {spread['most']}, on average {spread['average']}")
             for example in state["examples"]:
                 namespace = f" in {example['namespace']}" if "namespace" in example else ""

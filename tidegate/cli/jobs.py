@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidegate.cli.errors import CommandError
+from tidegate.storage.location import absolute
 from tidegate.web.registry import JobRecord, running_jobs
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -40,6 +41,8 @@ def call(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | Non
 
 def find(wanted: str) -> JobRecord:
     """By id, the beginning of an id, or name."""
+    if not wanted:
+        raise CommandError("the job's name or id is empty: see tidegate list")
     jobs = running_jobs()
     exact = [j for j in jobs if j.job_id == wanted]
     found = exact or [j for j in jobs if j.job_id.startswith(wanted.lower()) or j.job_name == wanted]
@@ -97,14 +100,19 @@ def _age(started_ms: int) -> str:
     return f"{seconds} s"
 
 
+def _folder(given: str | None) -> str | None:
+    """A relative path is meant from here, not from where the job was started."""
+    return absolute(given) if given else None
+
+
 def savepoint(arguments: Any) -> dict[str, Any]:
     job = find(arguments.job)
-    return {"job_id": job.job_id, **call(job, "POST", "/v1/savepoint", {"directory": arguments.directory})}
+    return {"job_id": job.job_id, **call(job, "POST", "/v1/savepoint", {"directory": _folder(arguments.directory)})}
 
 
 def stop(arguments: Any) -> dict[str, Any]:
     job = find(arguments.job)
-    wanted = {"directory": arguments.savepoint_path, "drain": arguments.drain}
+    wanted = {"directory": _folder(arguments.savepoint_path), "drain": arguments.drain}
     return {"job_id": job.job_id, **call(job, "POST", "/v1/stop", wanted)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,10 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    if arguments.json:
-        print(json.dumps(answer))
-    else:
-        arguments.show(answer)
+    try:
+        if arguments.json:
+            print(json.dumps(answer))
+        else:
+            arguments.show(answer)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough: `tidegate inspect ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain again at the end
+    if not arguments.json:
         for problem in answer.get("problems", ()):
             print(f"tidegate: {problem}", file=sys.stderr)
     return 1 if answer.get("problems") else 0

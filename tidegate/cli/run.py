@@ -14,7 +14,7 @@ from tidegate.cli.errors import CommandError
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.run_defaults import VARIABLE
-from tidegate.storage.location import StorageLocation
+from tidegate.storage.location import absolute
 from tidegate.storage.metadata import read_metadata
 
 
@@ -47,7 +47,7 @@ def _defaults(arguments: Any) -> dict[str, Any]:
         given[key] = value
     if arguments.from_savepoint:
         read_metadata(arguments.from_savepoint)  # says what is wrong with it before Spark is started
-        given[options.RECOVERY_PATH.key] = str(StorageLocation.parse(arguments.from_savepoint))
+        given[options.RECOVERY_PATH.key] = absolute(arguments.from_savepoint)
     if arguments.parallelism is not None:
         given[options.PARALLELISM.key] = arguments.parallelism
     if arguments.allow_non_restored_state:

@@ -129,7 +129,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         self._options_factory: str | None = None
 
     def is_incremental_checkpoints_enabled(self) -> bool:
-        return bool(self._incremental)
+        return self._incremental is not False  # on unless switched off
 
     def set_db_storage_paths(self, *paths: str) -> None:
         """Folders on the workers' local disks."""

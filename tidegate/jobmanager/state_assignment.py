@@ -23,7 +23,9 @@ from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorNode
 from tidegate.jobmanager.channel_assignment import assign_channels, key_group_range
 from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.storage.handles import (
+    WATERMARKS,
     CheckpointMetadata,
+    KeyedSnapshot,
     OperatorListState,
     OperatorMetadata,
     OperatorRestore,
@@ -92,7 +94,19 @@ def adopt_max_parallelism(graph: JobGraph, metadata: CheckpointMetadata) -> JobG
 
 
 def _has_state(operator: OperatorMetadata) -> bool:
-    return any(snapshot.keyed is not None or snapshot.lists for snapshot in operator.subtasks)
+    """Whether anything would be lost with it. A stateless operator has empty states at most, and its place in time,
+    which only it needs."""
+    return any(
+        (snapshot.keyed is not None and _has_entries(snapshot.keyed))
+        or any(state.count and state.name != WATERMARKS for state in snapshot.lists)
+        for snapshot in operator.subtasks
+    )
+
+
+def _has_entries(keyed: KeyedSnapshot) -> bool:
+    return any(chunk.entries for increment in keyed.increments for chunk in increment.chunks) or any(
+        file.name.endswith(".sst") for file in keyed.files
+    )
 
 
 def _title(name: str, uid: str | None, operator_id: OperatorId) -> str:
@@ -109,7 +123,8 @@ def _check_all_operators_exist(graph: JobGraph, metadata: CheckpointMetadata, al
     raise SnapshotError(
         f"Checkpoint {metadata.checkpoint_id} of job '{metadata.job_name}' holds state of operators that this job does "
         f"not have: {missing}. The job has: {there}. Give each stateful operator the uid that it had, or set "
-        "execution.state-recovery.ignore-unclaimed-state to true to drop that state."
+        "execution.state-recovery.ignore-unclaimed-state to true (tidegate run --allow-non-restored-state) to drop "
+        "that state."
     )
 
 

@@ -9,22 +9,19 @@ changes nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import decimal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
-from tidegate.common.errors import SnapshotError
 from tidegate.common.type_schema import ANY, CLASS, LIST, MAP, ROW, TUPLE, UNDECLARED, TypeSchema, class_schema
 from tidegate.common.types import Row, make_row
+from tidegate.state.dataclass_evolution import StateSchemaError as StateSchemaError
+from tidegate.state.dataclass_evolution import dataclass_upgrade
 
 Convert = Callable[[Any], Any]
 
 _INTEGERS = ("BYTE", "SHORT", "INT", "LONG", "BIG_INT")
-
-
-class StateSchemaError(SnapshotError):
-    """Stored state does not fit what the job declares."""
 
 
 class _Incompatible(Exception):
@@ -32,10 +29,17 @@ class _Incompatible(Exception):
 
 
 def migration(
-    operator_name: str, state: str, kind: str, ttl: bool, old: TypeSchema | None, new: TypeSchema | None, example: Any
+    operator_name: str,
+    state: str,
+    kind: str,
+    ttl: bool,
+    old: TypeSchema | None,
+    new: TypeSchema | None,
+    example: Any,
+    others: Iterable[Any] = (),
 ) -> Convert | None:
     """What turns a stored entry into one of the new type; None: nothing needs doing. `example`: any stored entry, None
-    when there is none."""
+    when there is none; `others`: more of them, of which only some are looked at."""
     try:
         convert = _conversion(old or UNDECLARED, new or UNDECLARED)
     except _Incompatible as reason:
@@ -44,15 +48,12 @@ def migration(
             f"{reason}; declare it as before, give the new state another name, or change it in a way that is allowed "
             "(docs/concepts/savepoints.md)"
         ) from None
+    converted = convert if convert is None or not ttl else _with_times(kind, convert)
     part = _part_of(kind, ttl, example)
-    upgrade = _upgrade_of(operator_name, state, _class_part(old), part)
-    if upgrade is not None:
-        before = convert
-        inside = _through(kind, upgrade)
-        convert = inside if before is None else lambda value: inside(before(value))
-    if convert is None or not ttl:
-        return convert
-    return _with_times(kind, convert)
+    upgrade = dataclass_upgrade(operator_name, state, _class_part(old), part, chain((example,), others))
+    if upgrade is None or converted is None:
+        return upgrade or converted
+    return lambda value: converted(upgrade(value))
 
 
 # ---------------------------------------------------------------- declared types
@@ -144,60 +145,6 @@ def _part_of(kind: str, ttl: bool, entry: Any) -> Any:
 
 def _class_part(schema: TypeSchema | None) -> TypeSchema | None:
     return schema if schema is not None and schema.kind == CLASS else None
-
-
-def _upgrade_of(operator_name: str, state: str, old: TypeSchema | None, example: Any) -> Convert | None:
-    now = None if example is None else class_schema(type(example))
-    if now is None:
-        return None
-    stored = old.names if old is not None else tuple(getattr(example, "__dict__", {})) or now.names
-    if set(stored) == set(now.names) and (not now.slots or stored == now.names):
-        return None
-    shown = f"dataclass {now.class_name}({', '.join(stored)})"
-    if now.slots or (old is not None and old.slots):
-        raise StateSchemaError(
-            f"operator '{operator_name}': state '{state}' was stored as {shown}, which is {now} now; fields of a "
-            "dataclass with slots are stored by position, so they can be neither added nor removed nor reordered"
-        )
-    fields = {field.name: field for field in dataclasses.fields(type(example))}
-    unknown = [name for name in fields if name not in stored and not _has_default(fields[name])]
-    if unknown:
-        raise StateSchemaError(
-            f"operator '{operator_name}': state '{state}' was stored as {shown}, which is {now} now; the new fields "
-            f"{', '.join(unknown)} need defaults, for the values that were stored without them"
-        )
-
-    def upgrade(value: Any) -> Any:
-        content = getattr(value, "__dict__", None)
-        if content is None or type(value) is not type(example):
-            return value
-        for name in content.keys() - fields.keys():
-            del content[name]
-        for name, field in fields.items():
-            if name not in content:
-                content[name] = _default(field)
-        return value
-
-    return upgrade
-
-
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _through(kind: str, convert: Convert) -> Convert:
-    """To every element of a list or map."""
-    if kind == "list":
-        return lambda values: [convert(v) for v in values]
-    if kind == "map":
-        return lambda values: {k: convert(v) for k, v in values.items()}
-    return convert
 
 
 def _with_times(kind: str, convert: Convert) -> Convert:

@@ -200,7 +200,8 @@ class _EnumHasher:
         self._class_hash = _str(_type_name(cls))
 
     def __call__(self, key: enum.Enum) -> int:
-        return _combine(11, [self._class_hash, _str(key.name)])
+        # A Flag without any of its members has no name.
+        return _combine(11, [self._class_hash, stable_hash(key.name)])
 
 
 class _FieldsHasher:

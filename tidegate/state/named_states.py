@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.common.errors import ConfigurationError
 from tidegate.common.type_schema import LIST, MAP, UNDECLARED, TypeSchema, schema_of
 from tidegate.datastream.state import AggregatingStateDescriptor, MapStateDescriptor, StateDescriptor
 from tidegate.state.backend import KeyedStateBackend
-from tidegate.state.evolution import migration
+from tidegate.state.evolution import StateSchemaError, migration
 from tidegate.state.key_groups import stable_hash
 from tidegate.state.keyed_states import Cursor, NamespaceCursor
 from tidegate.state.ttl import TtlState, make_ttl_state
@@ -117,8 +117,11 @@ class NamedStates(KeyedStateBackend):
 
     def _evolve(self, table: Any, before: KeyedStateInfo, info: KeyedStateInfo) -> None:
         """Restored entries as the job declares them now. StateSchemaError when that cannot be."""
-        example = next((value for _, value in table.live_items()), None)
-        convert = migration(self.operator_name, info.name, info.kind, info.ttl, before.schema, info.schema, example)
+        values = (value for _, value in table.live_items())
+        example = next(values, None)
+        convert = migration(
+            self.operator_name, info.name, info.kind, info.ttl, before.schema, info.schema, example, values
+        )
         if convert is not None:
             self._convert(table, convert)
 
@@ -142,13 +145,13 @@ class NamedStates(KeyedStateBackend):
             return table
         known: KeyedStateInfo = table.info
         if (known.kind, known.namespaced) != (info.kind, info.namespaced):
-            raise SnapshotError(
+            raise StateSchemaError(
                 f"operator '{self.operator_name}': state '{info.name}' is a {_kind(known)} state in the snapshot, "
                 f"but the job declares it as a {_kind(info)} state; give the new state another name"
             )
         if known.ttl != info.ttl:
             before, now = ("with", "without") if known.ttl else ("without", "with")
-            raise SnapshotError(
+            raise StateSchemaError(
                 f"operator '{self.operator_name}': state '{info.name}' was stored {before} a time to live, but the job "
                 f"declares it {now} one. A time to live cannot be switched on or off for state that exists (its length "
                 "may change): declare it as before, or give the new state another name"

@@ -21,6 +21,7 @@ from tidegate.datastream.state import (
     StateDescriptor,
 )
 from tidegate.state.backend import StateSink, StateSource
+from tidegate.state.dataclass_evolution import DataclassUpgrade, StateSchemaError
 from tidegate.state.savepoint_reader import is_table, read_items
 from tidegate.state.serialization import PROTOCOL, dumps_item, loads
 from tidegate.storage.handles import OperatorListState, OperatorRestore, StateHandle
@@ -167,11 +168,12 @@ class OperatorStateBackend(OperatorStateStore):
             return []
         restored_mode, items = restored
         if restored_mode != mode:
-            raise SnapshotError(
+            raise StateSchemaError(
                 f"operator '{self.operator_name}': operator state '{name}' is {restored_mode} state in the snapshot, "
                 f"but the job declares it as {mode} state; give the new state another name"
             )
-        values = [loads(self.operator_name, name, item) for item in items]
+        upgrade = DataclassUpgrade(self.operator_name, name)
+        values = [upgrade(loads(self.operator_name, name, item)) for item in items]
         del self._unclaimed[name]
         return values
 

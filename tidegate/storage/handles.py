@@ -30,6 +30,9 @@ class InlineBytes(msgspec.Struct, frozen=True, tag="inline"):
 
 StateHandle = FileRange | InlineBytes
 
+WATERMARKS = "tidegate.watermarks"
+"""The operator state in which every task keeps its event time."""
+
 
 def handle_size(handle: StateHandle) -> int:
     return handle.length if isinstance(handle, FileRange) else len(handle.data)

@@ -83,6 +83,12 @@ class StorageLocation:
     __repr__ = __str__
 
 
+def absolute(uri: str) -> str:
+    """The same place, for a process that runs in another directory. Checked; secrets in it stay in it."""
+    location = StorageLocation.parse(uri)
+    return location.local_path if location.is_local else uri
+
+
 def _s3_location(uri: str, options: dict[str, str]) -> StorageLocation:
     parts = urlsplit(uri)
     if not parts.hostname:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tidegate.datastream.state import ListStateDescriptor
 from tidegate.network.channels import InputChannel
 from tidegate.network.elements import MIN_WATERMARK, Watermark, WatermarkStatus
+from tidegate.storage.handles import WATERMARKS
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.watermark_valve import ChannelProgress, WatermarkValve
 
@@ -30,7 +31,7 @@ class SavedTime(NamedTuple):
 
 
 class TaskTime:
-    STATE_NAME = "tidegate.watermarks"
+    STATE_NAME = WATERMARKS
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -44,6 +45,7 @@ class JobPort:
                     url=self.url,
                     token=self._server.token,
                     started_ms=int(self._started_ms),
+                    host=socket.gethostname(),
                 )
             )
         except OSError as error:

@@ -1,4 +1,5 @@
 """The jobs of this user on this machine that are running: a small file per job, which only the user can read.
+(Machines may share the folder: files of another one are left alone, since only it knows what is running there.)
 
 `<state>/tidegate/jobs/<job id>.json`, where <state> is $XDG_STATE_HOME or ~/.local/state. It holds the address of the
 job's REST port and the token that opens it, and is removed when the job ends. A process that is killed leaves its file
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -23,6 +25,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     url: str  # of the REST port
     token: str
     started_ms: int  # since the epoch
+    host: str = ""  # the machine of that process
 
 
 def jobs_directory() -> Path:
@@ -68,6 +71,8 @@ def running_jobs() -> list[JobRecord]:
             continue  # ended in this moment
         except (OSError, msgspec.DecodeError):
             withdraw(path)
+            continue
+        if record.host not in ("", socket.gethostname()):
             continue
         if is_alive(record.pid, record.process_start):
             found.append(record)

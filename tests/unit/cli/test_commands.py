@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import time
+import types
 from collections.abc import Iterator
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "taskmanager"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "web"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "state"))
 
 from slot_harness import InProcessJob
 from small_jobs import KEYS, counting
+from snapshot_kit import FORMATS, make_snapshot
 from test_rest import FakeControl
 
 from tidegate.cli.main import main
 from tidegate.common.run_defaults import VARIABLE, run_defaults
+from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.state import serialization
 from tidegate.web.job_port import JobPort
 
 
@@ -64,6 +71,28 @@ def test_a_job_is_found_by_id_beginning_or_name(
     assert tidegate(capsys, "savepoint", name, "/d")[:2] == (0, "/d/savepoint-1\n")
     assert tidegate(capsys, "stop", name, "--drain", "-p", "/d")[0] == 0
     assert job.calls[-1] == ("stop", True, "/d")
+
+
+def test_a_relative_folder_is_meant_from_where_the_command_is_given(
+    job: FakeControl, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tidegate(capsys, "savepoint", "my job", "sp")[1] == f"{tmp_path}/sp/savepoint-1\n"
+    tidegate(capsys, "stop", "my job", "-p", "../sp")
+    assert job.calls[-1] == ("stop", False, str(tmp_path.parent / "sp"))
+    with_secrets = "s3://name:secret@bucket/sp?region=eu"  # the job cannot read elsewhere what is left out here
+    tidegate(capsys, "stop", "my job", "-p", with_secrets)
+    assert job.calls[-1] == ("stop", False, with_secrets)
+    code, _, err = tidegate(capsys, "savepoint", "my job", "s4://bucket")
+    assert code == 1
+    assert "'s4' is not known" in err
+
+
+def test_an_empty_name_is_not_the_only_job(job: FakeControl, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = tidegate(capsys, "stop", "")
+    assert code == 1
+    assert "empty" in err
+    assert job.calls == []
 
 
 @pytest.mark.parametrize("command", ["savepoint", "stop", "cancel"])
@@ -150,9 +179,38 @@ def test_inspect_of_nothing_or_of_something_damaged_says_so(
     assert "nowhere" in err
     (part, *_) = (directory / "sp").rglob("keyed-count/*.parquet")
     part.write_bytes(part.read_bytes()[:-1])
+    (splits, *_) = (directory / "sp").rglob("list-tidegate.source.splits/*.parquet")
+    splits.unlink()
     code, _, err = tidegate(capsys, "inspect", str(directory / "sp"))
     assert code == 1
-    assert part.name in err
+    assert all("/".join(damaged.parts[-2:]) in err for damaged in (part, splits))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_inspect_needs_none_of_the_users_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    script = types.ModuleType("script_of_the_test")
+    monkeypatch.setitem(sys.modules, script.__name__, script)
+    order = script.Order = make_dataclass("Order", [("id", int)], frozen=True)  # type: ignore[attr-defined]
+    order.__module__ = script.__name__
+
+    def fill(backend: Any, is_own: Any) -> None:
+        states = [backend.get_state(ValueStateDescriptor(name)) for name in ("values", "keys")]
+        for i in range(10):
+            for state, key, value in zip(states, (i, (order(i), i)), (order(i), i), strict=True):
+                if is_own(key):
+                    backend.current_key = key
+                    state.update(value)
+
+    path = make_snapshot(tmp_path, kind, [fill])
+    del script.Order  # type: ignore[attr-defined]
+    code, out, err = tidegate(capsys, "inspect", path)
+    assert (code, err) == (0, "")
+    assert out.count("10 entries") == 2
+    assert out.count("per key group") == 1  # nobody can tell the groups of the others
+    assert ": Order(id=" in out
+    assert pickle.loads is serialization.unpickle
 
 
 def test_gc_finds_and_deletes_what_crashes_left_and_nothing_else(

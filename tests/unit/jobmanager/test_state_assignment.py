@@ -27,6 +27,7 @@ from tidegate.jobmanager.channel_assignment import UnmovableRecordsError, key_gr
 from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.storage.handles import (
+    WATERMARKS,
     CheckpointMetadata,
     InlineBytes,
     OperatorListState,
@@ -174,6 +175,15 @@ def test_state_of_a_missing_operator_is_dropped_when_that_is_allowed() -> None:
 
 def test_a_missing_operator_without_state_is_nothing_to_complain_of() -> None:
     assign(chain_of("a"), metadata(stateful("a"), stateful("gone", state=False)))
+    gone = OperatorId("gone".ljust(32, "0"))
+    nothing = (list_state("tidegate.sink.writer", "split", 0), list_state(WATERMARKS, "union", 1))
+    for keyed in (None, keyed_state(0, 128), keyed_state(0, 128, increment(1, "shared/1", full=True))):
+        snapshot = metadata(stateful("a"), operator_metadata(gone, operator(gone, keyed, lists=nothing), name="gone"))
+        if keyed is None or not keyed.increments:
+            assign(chain_of("a"), snapshot)
+        else:
+            with pytest.raises(SnapshotError, match="'gone'"):
+                assign(chain_of("a"), snapshot)
 
 
 def test_a_new_operator_starts_empty() -> None:

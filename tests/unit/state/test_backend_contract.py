@@ -26,6 +26,7 @@ from tidegate.datastream.state import (
     ValueStateDescriptor,
 )
 from tidegate.state.entries import iterate_snapshot
+from tidegate.state.evolution import StateSchemaError
 from tidegate.state.key_groups import key_group
 from tidegate.storage.handles import KeyedStateInfo, handle_size
 
@@ -419,8 +420,12 @@ def test_another_kind_than_in_the_snapshot_is_refused(backends, sink):
     backend = backends.make()
     backend.get_state(VALUE)
     again = backends.restored([backend.snapshot(1).write(sink)], sink)
-    with pytest.raises(SnapshotError, match=r"'v' is a value state in the snapshot.*list state"):
-        again.get_state(ListStateDescriptor("v"))
+    with pytest.raises(StateSchemaError, match=r"'v' is a value state in the snapshot.*list state"):
+        again.get_state(ListStateDescriptor("v"))  # of this class, since a restart cannot help
+    lasting = ValueStateDescriptor("v")
+    lasting.enable_time_to_live(StateTtlConfig.new_builder(Time.hours(1)).build())
+    with pytest.raises(StateSchemaError, match="without a time to live"):
+        again.get_state(lasting)
 
 
 def test_a_value_that_cannot_be_pickled_is_named(backends, sink):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from test_savepoint_format import BACKENDS, make, read, write
 
 from tidegate.common import Row, Time, Types
 from tidegate.common.errors import ConfigurationError, SnapshotError
-from tidegate.common.ids import CheckpointId
+from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.common.type_schema import schema_of
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from tidegate.state.class_mapping import use_class_mapping
 from tidegate.state.evolution import StateSchemaError, migration
+from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.storage.files import LocalFiles
+from tidegate.storage.handles import OperatorRestore
 from tidegate.storage.reader import FileStateSource
 
 OLD_ROW = Types.ROW_NAMED(["id", "name", "gone"], [Types.INT(), Types.STRING(), Types.LONG()])
@@ -190,18 +193,109 @@ def test_a_new_field_needs_a_default(tmp_path: Path, module: types.ModuleType) -
         read("hashmap", [snapshot], tmp_path).get_state(ValueStateDescriptor("v"))
 
 
-def test_fields_of_a_dataclass_with_slots_cannot_change(tmp_path: Path, module: types.ModuleType) -> None:
+def stored(way: str, kind: str, backend: Any, folder: Path) -> Callable[[], Any]:
+    """Stores the state, in a savepoint or a checkpoint; what is returned makes a backend of it, with the classes as
+    they are then."""
+    if way == "savepoint":
+        savepoint = write(backend, folder)
+        return lambda: read(kind, [savepoint], folder)
+    sink = MemorySink()
+    checkpoint = backend.snapshot(CheckpointId(1)).write(sink)
+
+    def restored() -> Any:
+        made = make(kind)
+        made.restore([checkpoint], sink)
+        return made
+
+    return restored
+
+
+@pytest.mark.parametrize("way", ["savepoint", "checkpoint"])
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_fields_of_a_dataclass_with_slots_cannot_change(
+    tmp_path: Path, module: types.ModuleType, kind: str, way: str
+) -> None:
     order = define(module, [("id", int), ("n", int)], slots=True)
-    backend = make("hashmap")
+    backend = make(kind)
     backend.current_key = 1
     backend.get_state(ValueStateDescriptor("v")).update(order(1, 2))
-    snapshot = write(backend, tmp_path)
-    same = read("hashmap", [snapshot], tmp_path)
+    first = stored(way, kind, backend, tmp_path / "first")
+    same = first()
     same.current_key = 1
     assert same.get_state(ValueStateDescriptor("v")).value() == order(1, 2)
+    second = stored(way, kind, same, tmp_path / "second")  # nothing has changed since `same` was restored
     define(module, [("n", int), ("id", int)], slots=True)
-    with pytest.raises(StateSchemaError, match="by position"):
-        read("hashmap", [snapshot], tmp_path).get_state(ValueStateDescriptor("v"))
+    for restore in (first, second):
+        refused = restore()
+        with pytest.raises(StateSchemaError, match="by position"):
+            refused.get_state(ValueStateDescriptor("v"))
+        refused.dispose()
+    backend.dispose()
+    same.dispose()
+
+
+@pytest.mark.parametrize("way", ["savepoint", "checkpoint"])
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_a_dataclass_inside_of_other_values_gets_its_new_fields_too(
+    tmp_path: Path, module: types.ModuleType, kind: str, way: str
+) -> None:
+    old = define(module, [("id", int)], frozen=True)
+    holder = make_dataclass("Holder", [("order", object)])
+    holder.__module__ = module.__name__
+    module.Holder = holder  # type: ignore[attr-defined]
+
+    def values(order: Any) -> list[Any]:
+        tree: list[Any] = [order(0)]
+        tree.append(tree)  # holds itself
+        return [5, holder(order(1)), [order(2)], {"k": (3, order(3))}, Row(order(4)), order(5), tree]
+
+    backend = make(kind)
+    state = backend.get_state(ValueStateDescriptor("v"))
+    for i, value in enumerate(values(old)):
+        backend.current_key = i
+        state.update(value)
+    restore = stored(way, kind, backend, tmp_path)
+    operator_state, items = OperatorStateBackend("op"), ListStateDescriptor("l")
+    operator_state.get_list_state(items).add([old(8)])
+    of_operator = OperatorRestore(
+        operator_id=OperatorId("o"), lists=operator_state.snapshot().write(sink := MemorySink())
+    )
+    new = define(module, [("id", int), ("n", int, 7), ("tags", list, field(default_factory=list))], frozen=True)
+    restored = restore()
+    state = restored.get_state(ValueStateDescriptor("v"))
+    for i, expected in enumerate(values(new)[:-1]):
+        restored.current_key = i
+        assert state.value() == expected
+    operator_state = OperatorStateBackend("op")
+    operator_state.restore(of_operator, sink)
+    assert operator_state.get_list_state(items).get() == [[new(8)]]
+    restored.current_key = 6
+    assert state.value()[0] == new(0)
+    define(module, [("id", int), ("price", float)], frozen=True)
+    refused = restore()
+    with pytest.raises(StateSchemaError, match=r"state 'v' was stored as .*Order\(id\).*price need defaults"):
+        refused.get_state(ValueStateDescriptor("v"))
+    for used in (backend, restored, refused):
+        used.dispose()
+
+
+@pytest.mark.parametrize("way", ["savepoint", "checkpoint"])
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_attributes_that_are_no_fields_and_fields_never_set_are_restored_as_they_were(
+    tmp_path: Path, module: types.ModuleType, kind: str, way: str
+) -> None:
+    order = define(module, [("id", int), ("later", int, field(init=False))])
+    backend = make(kind)
+    state = backend.get_state(ValueStateDescriptor("v"))
+    backend.current_key = 1
+    value = order(1)
+    value.extra = "kept"
+    state.update(value)
+    restored = stored(way, kind, backend, tmp_path)()
+    restored.current_key = 1
+    assert vars(restored.get_state(ValueStateDescriptor("v")).value()) == {"id": 1, "extra": "kept"}
+    restored.dispose()
+    backend.dispose()
 
 
 # ---------------------------------------------------------------- moved classes

@@ -69,6 +69,7 @@ EQUAL = [
     ),
     (Row(1, "a"), Row(1.0, "a")),
     (Row(a=1, b="x"), Row(b="x", a=1.0)),
+    (enum.Flag("Rights", "READ WRITE")(0),) * 2,  # has no name
 ]
 
 

@@ -7,6 +7,7 @@ from memory_sink import MemorySink
 
 from tidegate.common.errors import ConfigurationError, SerializationError, SnapshotError
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from tidegate.state.evolution import StateSchemaError
 from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.storage.handles import OperatorRestore
 
@@ -99,7 +100,7 @@ def test_another_mode_is_refused(sink):
     with pytest.raises(ConfigurationError, match=r"'reader'.*'offsets'.*split.*union"):
         backend.get_union_list_state(OFFSETS)
     restore = OperatorRestore(operator_id="o", lists=[*backend.snapshot().write(sink)])
-    with pytest.raises(SnapshotError, match=r"'offsets' is split state in the snapshot"):
+    with pytest.raises(StateSchemaError, match=r"'offsets' is split state in the snapshot"):
         make(restore, sink).get_union_list_state(OFFSETS)
     with pytest.raises(ConfigurationError, match="MapStateDescriptor"):
         backend.get_broadcast_state(ValueStateDescriptor("x"))

@@ -399,6 +399,18 @@ def test_a_savepoint_reads_the_frozen_entries(tmp_path):
     backend.dispose()
 
 
+def test_a_savepoint_takes_fewer_entries_at_once_the_larger_they_are(tmp_path):
+    backend = make(tmp_path)
+    state = backend.get_state(VALUE)
+    for key in range(50):
+        backend.current_key = key
+        state.update(bytes(500_000))
+    portions = [len(keys) for _, keys, _, _ in backend.snapshot(1, full=True).take_entries()]
+    assert sum(portions) == 50
+    assert max(portions) * 500_000 < 16 << 20
+    backend.dispose()
+
+
 # ---------------------------------------------------------------- key groups
 
 

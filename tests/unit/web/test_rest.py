@@ -158,9 +158,11 @@ def test_files_of_dead_processes_and_broken_ones_are_removed(state_home: Path) -
     reused = publish(JobRecord(**{**_fields(record("c" * 32)), "process_start": "1"}))
     broken = dead.with_name("broken.json")
     broken.write_text("{")
+    elsewhere = publish(JobRecord(**{**_fields(record("e" * 32, pid=gone.pid)), "host": "another machine"}))
     alive = publish(record())
     assert [j.job_id for j in running_jobs()] == ["a" * 32]
     assert alive.exists()
+    assert elsewhere.exists()
     assert not dead.exists()
     assert not reused.exists() or not registry.process_start(os.getpid())
     assert not broken.exists()

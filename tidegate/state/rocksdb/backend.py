@@ -19,6 +19,7 @@ from typing import Any
 
 from tidegate.common.errors import StateBackendError
 from tidegate.common.ids import CheckpointId
+from tidegate.common.type_schema import CLASS
 from tidegate.datastream.state import ReducingStateDescriptor, StateDescriptor
 from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
@@ -84,6 +85,11 @@ class RocksDBKeyedStateBackend(NamedStates):
         return self._open
 
     # ------------------------------------------------------------ states
+
+    def _evolve(self, table: Any, before: KeyedStateInfo, info: KeyedStateInfo) -> None:
+        super()._evolve(table, before, info)
+        if before.schema is not None and before.schema.kind == CLASS:
+            table.observe()
 
     def _convert(self, table: Any, convert: Callable[[Any], Any]) -> None:
         """Writes beside the scan, which sees the database as it was when it began."""
@@ -160,7 +166,9 @@ class RocksDBKeyedStateBackend(NamedStates):
         """The synchronous part: freeze what has changed. After an error everything is as before."""
         self._settle()
         tables = list(self._tables.values())
+        states = []
         for table, frozen in [(table, table.prepare()) for table in tables]:
+            states.append(table.described(() if frozen is None else frozen.changes.values()))
             table.freeze(frozen)
         writer = RocksDBSnapshotWriter(
             self.operator_name,
@@ -169,7 +177,7 @@ class RocksDBKeyedStateBackend(NamedStates):
             self.folder / f"checkpoint-{checkpoint_id}",
             self.key_group_range,
             checkpoint_id,
-            [table.info for table in tables],
+            states,
             self._ledger.confirmed if self.incremental and not full else {},
             detached=full,
         )

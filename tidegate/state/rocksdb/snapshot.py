@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,14 @@ from tidegate.state.backend import StateSink
 from tidegate.state.increments import MAX_UNCONFIRMED
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.frozen import Cut, FrozenTable
+from tidegate.state.rocksdb.tables import heap_cost
 from tidegate.storage.handles import KeyedFile, KeyedSnapshot, KeyedStateInfo, StateHandle
 
 BACKEND_NAME = "rocksdb"
 PART_BYTES = 4 << 20
 _ENTRIES_AT_ONCE = 1024
+_BYTES_AT_ONCE = 16 << 20
+_MEASURED_EVERY = 16
 OWN_FILE_BYTES = 256 * 1024
 """Smaller files of the database share a file in the storage: few files. Larger ones can then be deleted one by one."""
 
@@ -121,7 +124,7 @@ class RocksDBSnapshotWriter:
             folder = self.cut.links()
             entries = read_database(self._operator_name, folder, self.states, self.key_group_range)
             for state, group in groupby(entries, itemgetter(0)):
-                while some := list(islice(group, _ENTRIES_AT_ONCE)):
+                for some in _portions(group):
                     yield state, [e[2] for e in some], [e[1] for e in some], [e[3] for e in some]
         finally:
             self._delete_folder()
@@ -149,6 +152,21 @@ class RocksDBSnapshotWriter:
     def _copy(self, sink: StateSink, path: Path, size: int) -> KeyedFile:
         parts: list[StateHandle] = [sink.write(part) for part in _parts(path)]
         return KeyedFile(name=path.name, size=size, checkpoint_id=self._checkpoint_id, parts=parts)
+
+
+def _portions(entries: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Few enough for memory, whatever the size of the values, of which every 16th is measured."""
+    some: list[tuple[Any, ...]] = []
+    size = 0
+    for number, entry in enumerate(entries):
+        some.append(entry)
+        if number % _MEASURED_EVERY == 0:
+            size += heap_cost(entry[3]) * _MEASURED_EVERY
+        if len(some) >= _ENTRIES_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _parts(path: Path) -> Iterator[bytes]:

@@ -18,6 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from tidegate.common.type_schema import UNDECLARED, TypeSchema
+from tidegate.state.evolution import observed_schema
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.frozen import Frozen, immutable
 from tidegate.state.rocksdb.keys import EntryCodec, is_exact
@@ -95,6 +99,7 @@ class RocksTable(abc.ABC):
         self._rounds = 0
         self._registered = False
         self._average_record = 64.0  # bytes
+        self._observed: TypeSchema | None = None  # the dataclass of the values, once one was seen
         self._drain_portion = DRAIN_PORTION
 
     # ------------------------------------------------------------ bounds
@@ -238,6 +243,24 @@ class RocksTable(abc.ABC):
             data = dumps(value)
         self._average_record += (len(data) - self._average_record) * 0.01
         return data if type(original) is int or is_exact(original) else frame(original, data)
+
+    # ------------------------------------------------------------ what the values are
+
+    def described(self, changes: Iterable[Any] = ()) -> KeyedStateInfo:
+        """`info`, with the dataclass of the values when nobody declared their type: its fields may be others when the
+        state is restored. `changes`: some of `delta`."""
+        if self.info.schema is not None and self.info.schema != UNDECLARED:
+            return self.info
+        if self._observed is None:
+            value = next((v for v in self._values_of(list(islice(changes, 8))) if v is not None), None)
+            self._observed = observed_schema("value", self.info.ttl, value)
+        return self.info if self._observed is None else msgspec.structs.replace(self.info, schema=self._observed)
+
+    def observe(self) -> None:
+        """The same from what is stored."""
+        entry = next(self.live_items(), None)
+        if entry is not None:
+            self._observed = observed_schema(self.info.kind, self.info.ttl, entry[1])
 
     # ------------------------------------------------------------ reading
 
