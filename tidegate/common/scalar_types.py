@@ -157,6 +157,14 @@ class InstantTypeInfo(BasicTypeInfo):
         seconds, micros = divmod(obj, 1_000_000)
         return Instant(seconds, micros * 1000)
 
+    def conversion(self) -> Conversion | None:
+        def of_datetime(moment: datetime.datetime) -> Instant | None:
+            return self.from_internal_type(TimestampTypeInfo().to_internal_type(moment))
+
+        return conversion.to_instance(
+            str(self), Instant, datetime.datetime, of_datetime, "for milliseconds use Instant.of_epoch_milli(...)"
+        )
+
 
 class SqlTimeTypeInfo(TypeInformation):
     """Dates and times of Python's datetime module."""
@@ -188,6 +196,9 @@ class DateTypeInfo(SqlTimeTypeInfo):
     def from_internal_type(self, obj: int | None) -> datetime.date | None:
         return None if obj is None else datetime.date.fromordinal(obj + self.EPOCH_ORDINAL)
 
+    def conversion(self) -> Conversion | None:
+        return conversion.to_instance(str(self), datetime.date, datetime.datetime, datetime.datetime.date)
+
     def __str__(self) -> str:
         return "Date"
 
@@ -205,6 +216,9 @@ class TimeTypeInfo(SqlTimeTypeInfo):
             return None
         seconds, micros = divmod(obj, 1_000_000)
         return datetime.time(seconds // 3600, seconds // 60 % 60, seconds % 60, micros)
+
+    def conversion(self) -> Conversion | None:
+        return conversion.to_instance(str(self), datetime.time)
 
     def __str__(self) -> str:
         return "Time"
@@ -228,6 +242,9 @@ class TimestampTypeInfo(SqlTimeTypeInfo):
 
     def from_internal_type(self, obj: int | None) -> datetime.datetime | None:
         return None if obj is None else self._EPOCH + datetime.timedelta(microseconds=obj)
+
+    def conversion(self) -> Conversion | None:
+        return conversion.to_instance(str(self), datetime.datetime)
 
     def __str__(self) -> str:
         return "Timestamp"

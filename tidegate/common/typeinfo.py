@@ -277,7 +277,7 @@ class RowTypeInfo(_FieldsTypeInfo):
         if isinstance(obj, dict):
             values = [obj.get(name) for name in self._field_names]
         elif isinstance(obj, Row):
-            values, kind = list(obj), obj.get_row_kind()
+            values, kind = obj.values_in_order(self._field_names), obj.get_row_kind()
         else:
             values = list(obj)
         self._check_arity(values, obj)

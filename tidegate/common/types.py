@@ -167,6 +167,12 @@ class Row:
         """In the order of the fields' names, which rows that are equal have in common; as they are without names."""
         return self.get_fields_by_names(() if self._fields is None else _in_name_order(self._fields))
 
+    def values_in_order(self, names: tuple[str, ...]) -> list[Any]:
+        """By name when the row has exactly these names, in any order; by position otherwise."""
+        own = self._fields
+        same_names = own is not None and own != names and _in_name_order(own) == _in_name_order(names)
+        return self.get_fields_by_names(names) if same_names else list(self._values)
+
     def __repr__(self) -> str:
         if self._fields is None:
             return f"Row({', '.join(map(repr, self._values))})"

@@ -117,6 +117,23 @@ def to_decimal(name: str) -> Conversion:
     return Conversion(convert, Decimal)
 
 
+def to_instance(
+    name: str, kind: type, also: type | None = None, other: Callable[[Any], Any] | None = None, hint: str = ""
+) -> Conversion:
+    """Values of the class `kind` stay as they are; those of the class `also` go through `other`."""
+
+    def convert(value: Any) -> Any:
+        if type(value) is kind or value is None:
+            return value
+        if also is not None and other is not None and isinstance(value, also):
+            return other(value)
+        if isinstance(value, kind):
+            return value
+        raise mismatch(name, value, hint)
+
+    return Conversion(convert, kind)
+
+
 # ---------------------------------------------------------------- collections
 
 

@@ -103,6 +103,7 @@ def test_row_type_accessors() -> None:
         (Types.LIST(Types.SQL_DATE()), [datetime.date(1970, 1, 2), None], [1, None]),
         (Types.MAP(Types.STRING(), Types.SQL_DATE()), {"a": datetime.date(1970, 1, 2)}, {"a": 1}),
         (Types.ROW_NAMED(["d"], [Types.SQL_DATE()]), Row(d=datetime.date(1970, 1, 2)), (0, 1)),
+        (Types.ROW_NAMED(["s", "n"], [Types.STRING(), Types.INT()]), Row(n=1, s="a"), (0, "a", 1)),
         (Types.ROW([Types.INT()]), Row.of_kind(RowKind.DELETE, f0=4), (3, 4)),
         (Types.STRING(), "a", "a"),
     ],
@@ -137,6 +138,10 @@ ROW_TYPE = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
         (Types.BOOLEAN(), np.bool_(True), True),
         (Types.CHAR(), "c", "c"),
         (Types.BIG_DEC(), 3, Decimal(3)),
+        (Types.SQL_DATE(), datetime.datetime(1970, 1, 2, 3), datetime.date(1970, 1, 2)),
+        (Types.SQL_TIME(), datetime.time(1), datetime.time(1)),
+        (Types.SQL_TIMESTAMP(), datetime.datetime(1970, 1, 2, 3), datetime.datetime(1970, 1, 2, 3)),
+        (Types.INSTANT(), datetime.datetime(1970, 1, 1, 0, 0, 5), Instant(5, 0)),
         (Types.TUPLE([Types.STRING(), Types.DOUBLE()]), ["a", 1], ("a", 1.0)),
         (Types.TUPLE([Types.STRING(), Types.DOUBLE()]), Row("a", None), ("a", None)),
         (Types.TUPLE([Types.PICKLED_BYTE_ARRAY(), Types.INT()]), ({1}, 2.0), ({1}, 2)),
@@ -185,6 +190,10 @@ def test_values_are_converted_to_the_declared_type(type_info: TypeInformation, v
         (Types.BOOLEAN(), 1),
         (Types.CHAR(), "ab"),
         (Types.BIG_DEC(), 0.1),
+        (Types.SQL_DATE(), "1970-01-02"),
+        (Types.SQL_TIME(), datetime.datetime(1970, 1, 2, 3)),
+        (Types.SQL_TIMESTAMP(), datetime.date(1970, 1, 2)),
+        (Types.LIST(Types.INSTANT()), [5]),
         (Types.TUPLE([Types.INT()]), 3),
         (Types.TUPLE([Types.INT()]), (1, 2)),
         (Types.LIST(Types.INT()), "abc"),
@@ -223,7 +232,7 @@ def test_conversion_leaves_the_input_alone_and_right_values_as_they_are() -> Non
 
 
 def test_types_that_need_no_conversion_have_no_converter() -> None:
-    for type_info in (Types.PICKLED_BYTE_ARRAY(), Types.INSTANT(), Types.SQL_DATE(), None):
+    for type_info in (Types.PICKLED_BYTE_ARRAY(), None):
         assert value_converter(type_info) is None
 
 

@@ -277,6 +277,7 @@ def test_avro_messages() -> None:
         row = Row(**values)
         assert back.deserialize(out.serialize(row)) == row
         assert back.deserialize(out.serialize(record)) == row
+        assert back.deserialize(out.serialize(Row(**dict(reversed(values.items()))))) == row
     assert back.get_produced_type().get_field_names() == list(RECORD)
     with pytest.raises(TidegateError, match="does not fit the Avro schema"):
         out.serialize(Row(**(RECORD | {"i": "x"})))

@@ -109,7 +109,7 @@ class Wrong(KeyedBroadcastProcessFunction):
 @pytest.mark.parametrize(
     ("what", "story"),
     [
-        ("write", "has no attribute 'put'"),
+        ("write", "read-only on this side"),
         ("clear", "broadcast state is read-only on this side"),
         ("unknown", "has no broadcast state 'notes': give its descriptor to broadcast(). There is: rules"),
         ("read keyed", "keyed state was used in process_broadcast_element, where no key is current"),

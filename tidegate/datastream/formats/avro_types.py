@@ -175,7 +175,12 @@ def _make_dict(fields: list[dict[str, Any]], inner: list[Callable[[Any], Any]]) 
     names = tuple(f["name"] for f in fields)
 
     def convert(row: Any) -> Any:
-        values = [row.get(name) for name in names] if isinstance(row, dict) else list(row)
+        if isinstance(row, dict):
+            values = [row.get(name) for name in names]
+        elif isinstance(row, Row):
+            values = row.values_in_order(names)
+        else:
+            values = list(row)
         if len(values) != len(names):
             raise mismatch(f"Row({', '.join(names)})", row, f"{len(names)} fields wanted, got {len(values)}")
         return {name: one(value) for name, one, value in zip(names, inner, values, strict=True)}

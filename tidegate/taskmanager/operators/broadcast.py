@@ -131,6 +131,14 @@ class _WritingContext(_Clocks, BroadcastProcessFunction.Context, KeyedBroadcastP
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> HeapBroadcastState:
         return self._operator.broadcast_state(state_descriptor)
 
+    def timer_service(self) -> TimerService:
+        """Flink has none here; this says why."""
+        raise ConfigurationError(
+            f"operator '{self._operator.name}': no key is current in process_broadcast_element, so it has no timers; "
+            "set them in process_element or on_timer. The clocks are ctx.current_watermark() and "
+            "ctx.current_processing_time()"
+        )
+
 
 class _ReadingContext(_Clocks, BroadcastProcessFunction.ReadOnlyContext):
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
@@ -180,3 +188,12 @@ class ReadOnlyView(ReadOnlyBroadcastState[Any, Any]):
         raise ConfigurationError(
             "broadcast state is read-only on this side: change it in process_broadcast_element, which all subtasks run"
         )
+
+    def put(self, key: Any, value: Any) -> None:
+        self.clear()
+
+    def put_all(self, dict_value: Any) -> None:
+        self.clear()
+
+    def remove(self, key: Any) -> None:
+        self.clear()

@@ -14,6 +14,7 @@ from tidegate.datastream.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SourceSpec
 from tidegate.network.elements import MAX_WATERMARK
 from tidegate.taskmanager.operators.base import Operator, OperatorContext, bind
+from tidegate.taskmanager.operators.timestamps import whole_timestamps
 from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
 
 _IDLE_POLL_MS = 10.0  # when a reader does not say when to ask again
@@ -203,9 +204,11 @@ class SourceOperator(Operator):
         rest = iter(batch.values)
         old = batch.timestamps if batch.timestamps is not None else repeat(-(2**63), len(batch.values))
         try:
-            stamps = [int(extract(v, t)) for v, t in zip(rest, old, strict=True)]
+            stamps = [extract(v, t) for v, t in zip(rest, old, strict=True)]
         except Exception as error:
             self.fail_at("extract_timestamp()", error, batch.values, rest)
+        if set(map(type, stamps)) != {int}:
+            stamps = whole_timestamps(self, stamps, batch.values)
         return RecordBatch(batch.values, stamps)
 
     def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:

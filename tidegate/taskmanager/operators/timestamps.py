@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from itertools import repeat
+from operator import length_hint
 from typing import Any
 
+from tidegate.common.errors import ConfigurationError
 from tidegate.common.ids import CheckpointId
 from tidegate.common.record_batch import RecordBatch
+from tidegate.common.value_conversion import shorten
 from tidegate.datastream.state import ListStateDescriptor
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.taskmanager.operators.base import Operator, OperatorContext
 from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
+
+
+def whole_timestamps(operator: Operator, stamps: list[Any], values: list[Any]) -> list[int]:
+    """What a timestamp assigner returned for the records, as ints."""
+    rest = iter(values)
+    try:
+        return [int(stamp) for stamp, _ in zip(stamps, rest, strict=True)]
+    except (TypeError, ValueError, OverflowError):
+        stamp = stamps[len(values) - length_hint(rest) - 1]
+        what = ConfigurationError(
+            f"the timestamp assigner returned {shorten(stamp)}; it has to return the record's event time as a number "
+            "of milliseconds since the epoch"
+        )
+        operator.fail_at("extract_timestamp()", what, values, rest)
 
 
 class AssignTimestampsOperator(Operator):
@@ -48,10 +65,10 @@ class AssignTimestampsOperator(Operator):
             old = stamps if stamps is not None else repeat(MIN_WATERMARK, len(batch.values))
             try:
                 stamps = [extract(v, t) for v, t in zip(rest, old, strict=True)]
-                if set(map(type, stamps)) != {int}:
-                    stamps = list(map(int, stamps))
             except Exception as error:
                 self.fail_at("extract_timestamp()", error, batch.values, rest)
+            if set(map(type, stamps)) != {int}:
+                stamps = whole_timestamps(self, stamps, batch.values)
         stamped = RecordBatch(batch.values, stamps)
         self._producer.on_batch(stamps, now)
         self._say_active()

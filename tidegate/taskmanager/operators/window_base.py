@@ -122,7 +122,15 @@ class BaseWindowOperator(KeyedOperator):
         else:
             results = self._call(key, window, elements)
             if results is not None:
-                self.values.extend(results)
+                try:
+                    self.values.extend(results)
+                except TypeError:
+                    if hasattr(results, "__iter__"):
+                        raise  # the function's own
+                    raise TypeError(
+                        f"it returned a value of type {type(results).__name__}; it has to yield records, or return a "
+                        "list of them"
+                    ) from None
         self.stamps.extend(repeat(window.max_timestamp(), len(self.values) - len(self.stamps)))
 
     def dropped(self, window: Window) -> None:

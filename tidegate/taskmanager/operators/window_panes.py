@@ -24,14 +24,18 @@ from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggre
 
 Span = tuple[int, int]
 """Start and end of a window, as it is in the state: a plain pair, which the garbage collector can leave alone."""
+_MISSING: Any = object()
 
 
 class _HeapWindow:
-    """The panes of an open window on the heap. Invariant: a key is in the table exactly when it is in `stored`."""
+    """The panes of an open window on the heap. Invariant: a key is in the table exactly when it is in `stored`.
+
+    A pane of None is none (as everywhere in state), and the next record of its key begins anew.
+    """
 
     def __init__(self, span: Span, table: Any) -> None:
         self.span = span
-        self.keys: list[Any] = []  # all that have a pane, in the order of their first records
+        self.keys: list[Any] = []  # all that have a pane, in the order of their first records; some without, or twice
         self.recent: dict[Any, Any] = {}  # panes that were changed since the last snapshot
         self._stored: dict[Any, Any] = {}  # panes as of the last snapshot, whether changed since or not
         self._table = table
@@ -41,20 +45,23 @@ class _HeapWindow:
         self._stored[key] = self._table.get((key, self.span))
 
     def older(self, key: Any) -> Any:
-        """The pane of a key that is not in `recent`; None when there is none."""
-        return self._stored.get(key)
+        """The pane of a key that has none in `recent`; None when there is none."""
+        return None if key in self.recent else self._stored.get(key)
 
     def take(self, key: Any) -> Any:
-        """The pane, which is gone when this returns."""
-        pane = self.recent.pop(key, None)
-        if key in self._stored:
-            before = self._stored.pop(key)
+        """The pane, which is gone when this returns; None when there is none."""
+        pane = self.recent.pop(key, _MISSING)
+        before = self._stored.pop(key, None)
+        if before is not None:
             self._table.remove((key, self.span))
-            return before if pane is None else pane
-        return pane
+        return before if pane is _MISSING else pane
 
     def store(self) -> None:
         put, span = self._table.put, self.span
+        for key in [key for key, pane in self.recent.items() if pane is None]:
+            del self.recent[key]
+            if self._stored.pop(key, None) is not None:
+                self._table.remove((key, span))
         for key, pane in self.recent.items():
             put((key, span), pane)
         self._stored.update(self.recent)
@@ -89,13 +96,16 @@ class _Panes:
     """As much of a dict as the loop needs."""
 
     def __init__(self, span: Span, table: Any) -> None:
-        self._span, self._get, self._put = span, table.get, table.put
+        self._span, self._get, self._put, self._remove = span, table.get, table.put, table.remove
 
     def get(self, key: Any) -> Any:
         return self._get((key, self._span))
 
     def __setitem__(self, key: Any, pane: Any) -> None:
-        self._put((key, self._span), pane)
+        if pane is None:
+            self._remove((key, self._span))
+        else:
+            self._put((key, self._span), pane)
 
 
 class PaneWindowOperator(BaseWindowOperator):
@@ -217,13 +227,15 @@ class PaneWindowOperator(BaseWindowOperator):
     def _fire_panes(self, window: _HeapWindow | _TableWindow, keys: list[Any]) -> None:
         take, result = window.take, self._result
         if self._call is None:
-            totals = map(take, keys)
+            totals = [pane for key in keys if (pane := take(key)) is not None]
             self.values += totals if result is None else map(result, totals)
-            self.stamps += [window.span[1] - 1] * len(keys)
+            self.stamps += [window.span[1] - 1] * len(totals)
             return
         time_window = TimeWindow(*window.span)
         for key in keys:
             self.backend.current_key = key
             pane = take(key)
+            if pane is None:
+                continue
             self.evaluate(key, time_window, [pane if result is None else result(pane)])
             self.dropped(time_window)

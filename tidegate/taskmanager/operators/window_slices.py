@@ -167,7 +167,7 @@ class SliceWindowOperator(BaseWindowOperator):
 
     def _evaluate(self, end: int, slices: Any) -> None:
         begin = end - self._size
-        parts = sorted((start, part) for start, part in slices if begin <= start < end)
+        parts = sorted((start, part) for start, part in slices if begin <= start < end and part is not None)
         if not parts:
             return
         merge, result = self._merge, self._result
