@@ -31,7 +31,7 @@ demo: setup  ## run the demo on local Spark
 
 test: lint  ## lint, types and all tests
 	$(PY) -m pytest -q -m "not spark" -n $(JOBS)
-	$(PY) -m pytest -q -m spark
+	$(PY) -m pytest -q -m spark -n $(JOBS) --dist loadfile
 
 lint: setup  ## ruff and mypy
 	$(PY) -m ruff check $(SOURCES)

@@ -30,7 +30,7 @@ _FIRST_LIMIT = 64  # records in all channels of a task, before their size is kno
 _MAX_LIMIT = 1 << 14  # more would leave the processor's cache before they are pickled, which takes three times as long
 _MAX_PER_CHANNEL = 1 << 16
 MAX_BLOCK_BYTES = 1 << 19
-"""Spark's sorter looks at its memory after every 32 blocks, and Java takes twice as much for objects larger than this."""
+"""Spark's sorter looks at its memory after every 32 blocks, and Java takes twice as much for larger objects."""
 
 
 class Header(NamedTuple):
