@@ -84,18 +84,27 @@ def test_the_runnable_blocks_of_a_page_run_and_print_what_the_page_says(page: st
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("block", SPARK, ids=_name)
-def test_a_program_of_the_docs_runs_on_spark(block: Block, tmp_path: Path) -> None:
-    """Lines may come in any order: they are made by several workers."""
-    program = tmp_path / "program.py"
-    program.write_text(block.code, encoding="utf-8")
+@pytest.mark.timeout(240)
+def test_the_programs_of_the_docs_run_on_spark(tmp_path: Path) -> None:
+    """One after the other in one process: starting Spark takes longer than all of them. Lines may come in any order:
+    they are made by several workers."""
+    names = []
+    for number, block in enumerate(SPARK):
+        names.append(f"program{number}.py")
+        (tmp_path / names[-1]).write_text(block.code, encoding="utf-8")
+    (tmp_path / "all.py").write_text(
+        f"import runpy\nfor name in {names}:\n    runpy.run_path(name, run_name='__main__')\n    print(name)\n"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
+        [sys.executable, "all.py"], capture_output=True, text=True, timeout=220, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert block.output is not None, f"{_name(block)}: a text block with its output has to follow"
-    assert sorted(done.stdout.splitlines()) == sorted(block.output.splitlines())
+    rest = done.stdout
+    for name, block in zip(names, SPARK, strict=True):
+        assert block.output is not None, f"{_name(block)}: a text block with its output has to follow"
+        printed, _, rest = rest.partition(f"{name}\n")
+        assert sorted(printed.splitlines()) == sorted(block.output.splitlines()), _name(block)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

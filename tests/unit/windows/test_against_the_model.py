@@ -96,7 +96,7 @@ def with_waits(items: Sequence[tuple[str, int, int, int]]) -> list[Step]:
 # Watermarks are punctuated: they reach the windows between the same records again, and so early firings, late records
 # and timers that were set for a time that is over have to be the same too.
 @pytest.mark.parametrize("kind", EVENT_TIME + COUNTED, ids=named)
-@few
+@settings(few, max_examples=15)
 @given(
     steps=moving.map(with_waits),
     data=st.data(),
