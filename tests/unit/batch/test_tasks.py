@@ -339,3 +339,15 @@ def test_a_reduce_of_records_with_and_without_timestamps() -> None:
 class Stamped(ProcessFunction):
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
         yield *value, ctx.timestamp()
+
+
+def test_large_results_of_a_reduce_leave_in_small_blocks_too() -> None:
+    source = NumberSequenceSource(0, 199)
+    env = environment(1).set_max_parallelism(1)  # all keys in one group
+    numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "Numbers")
+    large = numbers.map(lambda n: (n, b"x" * 20_000)).key_by(lambda v: v[0]).reduce(lambda a, b: a)
+    engine = Engine(planned(large.map(lambda v: v[0])))
+    assert sorted(engine.run()) == list(range(200))
+    combined = [b for _, b in engine.outputs[0, 0] if blocks.read_header(b).kind == blocks.COMBINED]
+    assert sum(map(len, combined)) > 200 * 20_000
+    assert max(map(len, combined)) <= blocks.MAX_BLOCK_BYTES

@@ -54,9 +54,9 @@ def read_records(block: bytes, kind: int) -> RecordBatch:
 
 
 def read_combined(block: bytes) -> tuple[list[Any], list[Any]]:
-    """Keys, and the value of each."""
-    keys, values = pickle.loads(memoryview(block)[HEADER_SIZE:])
-    return keys, values
+    """Values, and the key of each."""
+    values, keys = pickle.loads(memoryview(block)[HEADER_SIZE:])
+    return values, keys
 
 
 def read_end(block: bytes) -> tuple[int, int]:
@@ -119,6 +119,7 @@ class BlockOutput:
         self.records = 0  # that have left
         self._bytes = 0
         self.limit = _FIRST_LIMIT  # of `buffered`
+        self._per_block = _MAX_PER_CHANNEL  # records that fill about half of the largest block
         self._finished: deque[bytes] = deque()  # keys and blocks in turn
 
     def settle(self) -> None:
@@ -127,6 +128,7 @@ class BlockOutput:
             self.flush()
             per_record = max(1.0, self._bytes / max(1, self.records))
             self.limit = max(8, min(_MAX_LIMIT, int(self._budget / per_record)))
+            self._per_block = max(1, int(MAX_BLOCK_BYTES / 2 / per_record))
 
     def flush(self) -> None:
         for channel in self.channels:
@@ -135,30 +137,31 @@ class BlockOutput:
     def push(self, pair: tuple[bytes, bytes]) -> None:
         self._finished += pair
 
-    def cut(self, series: BlockSeries, name: str, values: list[Any], timestamps: list[int] | None) -> None:
-        """`name`: of the operator that emitted the records."""
+    def cut(
+        self, series: BlockSeries, kind: int, name: str, values: list[Any], beside: list[Any] | None = None
+    ) -> None:
+        """`name`: of the operator that emitted the records. `beside`: what goes with each value, the timestamps of
+        STAMPED, the keys of COMBINED."""
+        if len(values) > self._per_block:
+            self._cut_apart(series, kind, name, values, beside, self._per_block)
+            return
         try:
-            payload = dump_values(values if timestamps is None else (values, timestamps))
+            payload = dump_values(values if beside is None else (values, beside))
         except Exception as error:
             self._fail(name, error, values)
-        if len(payload) > MAX_BLOCK_BYTES and len(values) > 1:
-            middle = len(values) // 2
-            for part in (slice(middle), slice(middle, None)):
-                self.cut(series, name, values[part], None if timestamps is None else timestamps[part])
+        if len(payload) > MAX_BLOCK_BYTES and len(values) > 1:  # these are larger than those before them
+            self._cut_apart(series, kind, name, values, beside, len(values) // 2)
             return
         self._bytes += len(payload)
         self.records += len(values)
-        self.buffered -= len(values)
-        self.push(series.next(ROWS if timestamps is None else STAMPED, payload))
+        self.push(series.next(kind, payload))
 
-    def cut_combined(self, series: BlockSeries, name: str, keys: list[Any], values: list[Any]) -> None:
-        """Values whose keys can not be told from them any more."""
-        try:
-            payload = dump_values((keys, values))
-        except Exception as error:
-            self._fail(name, error, values)
-        self.records += len(values)
-        self.push(series.next(COMBINED, payload))
+    def _cut_apart(
+        self, series: BlockSeries, kind: int, name: str, values: list[Any], beside: list[Any] | None, size: int
+    ) -> None:
+        for start in range(0, len(values), size):
+            part = slice(start, start + size)
+            self.cut(series, kind, name, values[part], None if beside is None else beside[part])
 
     def take(self) -> Iterator[bytes]:
         finished = self._finished
@@ -199,7 +202,9 @@ class BlockChannel:
 
     def flush(self) -> None:
         if self.values:
-            self._output.cut(self.series, self._name, self.values, self.stamps or None)
+            kind = STAMPED if self.stamps else ROWS
+            self._output.buffered -= len(self.values)
+            self._output.cut(self.series, kind, self._name, self.values, self.stamps or None)
             self.values.clear()
             self.stamps.clear()
 

@@ -6,18 +6,17 @@ between tasks, and for functions without a life cycle of their own: those expect
 
 from __future__ import annotations
 
-from operator import length_hint
 from typing import Any
 
 from tidegate.common.record_batch import RecordBatch
 from tidegate.datastream.functions import CheckpointedFunction, Function
 from tidegate.graph.job_graph import JobEdge, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import ReduceSpec
-from tidegate.spark.batch.blocks import BlockOutput
+from tidegate.spark.batch.blocks import COMBINED, BlockOutput
 from tidegate.state.key_groups import KeyRouter
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.failure import OperatorFailure
-from tidegate.taskmanager.operators.base import bind
+from tidegate.taskmanager.operators.base import bind, last_taken
 from tidegate.taskmanager.operators.final_reduce import fold
 
 MAX_KEYS = 1 << 17  # that are held at a time
@@ -60,7 +59,7 @@ class CombiningOutput(EdgeOutput):
         try:
             fold(combined, self._reduce, rest, map(self._select, batch.values))
         except Exception as error:
-            culprit = batch.values[len(batch.values) - length_hint(rest) - 1]
+            culprit = batch.values[last_taken(batch.values, rest)]
             self._inner.emit(RecordBatch([culprit]))  # raises, when the key is the trouble
             raise OperatorFailure(self._name, self._subtask, "reduce()", error, culprit) from error
         self._taken += len(batch.values)
@@ -82,4 +81,4 @@ class CombiningOutput(EdgeOutput):
         for channel, (keys, values) in zip(channels, parts, strict=True):
             for start in range(0, len(keys), _BLOCK):
                 end = start + _BLOCK
-                self._output.cut_combined(channel.series, self._name, keys[start:end], values[start:end])
+                self._output.cut(channel.series, COMBINED, self._name, values[start:end], keys[start:end])

@@ -216,7 +216,7 @@ class BatchTask:
         return batch
 
     def _take_combined(self, block: bytes) -> None:
-        keys, values = self._unpickled(lambda: blocks.read_combined(block))
+        values, keys = self._unpickled(lambda: blocks.read_combined(block))
         self._records_in += len(keys)
         self._chain.head.process_combined(keys, values)
         self._settle()

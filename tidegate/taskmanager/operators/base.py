@@ -212,20 +212,24 @@ class Operator:
         raise OperatorFailure(self.name, self.context.subtask, doing, error, *record) from error
 
     def fail_at(self, doing: str, error: BaseException, values: list[Any], rest: Iterator[Any]) -> NoReturn:
-        """Like `fail`, for a loop over `rest = iter(values)` that stopped at the culprit. Costs the loop nothing."""
-        done = len(values) - length_hint(rest)
-        self.fail(doing, error, *([values[done - 1]] if 0 < done <= len(values) else []))
+        """Like `fail`, for a loop over `rest = iter(values)` that stopped at the culprit."""
+        index = last_taken(values, rest)
+        self.fail(doing, error, *([values[index]] if 0 <= index < len(values) else []))
+
+
+def last_taken(values: list[Any], rest: Iterator[Any]) -> int:
+    """Where a loop over `rest = iter(values)` stands: the index of its culprit. Costs the loop nothing."""
+    return len(values) - length_hint(rest) - 1
 
 
 def _results_cannot_be_iterated(error: BaseException) -> bool:
-    """Raised by the operator's own loop, which extends a list by what the function returned, not by the function."""
+    """Raised by the operator's own code, which extends a list by what the function returned, not by the function."""
+    if type(error) is not TypeError or not str(error).endswith("object is not iterable"):
+        return False
     trace = error.__traceback__
-    return (
-        type(error) is TypeError
-        and str(error).endswith("object is not iterable")
-        and trace is not None
-        and trace.tb_next is None
-    )
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and isinstance(trace.tb_frame.f_locals.get("self"), Operator)
 
 
 class FunctionOperator(Operator):

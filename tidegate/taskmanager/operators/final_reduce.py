@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from operator import length_hint
 from typing import Any
 
 from tidegate.common.record_batch import RecordBatch
-from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.operators.base import OperatorContext, last_taken
 from tidegate.taskmanager.operators.keyed import ReduceOperator
 
 _EMIT = 4096
@@ -54,7 +53,7 @@ class FinalReduceOperator(ReduceOperator):
         try:
             fold(self._results, self._reduce, rest, keys)
         except Exception as error:
-            self.backend.current_key = keys[len(values) - length_hint(rest) - 1]
+            self.backend.current_key = keys[last_taken(values, rest)]
             self.fail_keyed("reduce()", error, values, rest)
 
     def end_of_keys(self, keep: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import repeat
-from operator import length_hint
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
@@ -12,7 +11,7 @@ from tidegate.common.record_batch import RecordBatch
 from tidegate.common.value_conversion import shorten
 from tidegate.datastream.state import ListStateDescriptor
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
-from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.operators.base import Operator, OperatorContext, last_taken
 from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
 
 
@@ -22,7 +21,7 @@ def whole_timestamps(operator: Operator, stamps: list[Any], values: list[Any]) -
     try:
         return [int(stamp) for stamp, _ in zip(stamps, rest, strict=True)]
     except (TypeError, ValueError, OverflowError):
-        stamp = stamps[len(values) - length_hint(rest) - 1]
+        stamp = stamps[last_taken(values, rest)]
         what = ConfigurationError(
             f"the timestamp assigner returned {shorten(stamp)}; it has to return the record's event time as a number "
             "of milliseconds since the epoch"
