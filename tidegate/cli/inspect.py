@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.value_conversion import shorten
 from tidegate.storage.files import open_files
-from tidegate.storage.handles import KeyedStateInfo, OperatorMetadata, StateHandle, handle_size
+from tidegate.storage.handles import KeyedSnapshot, KeyedStateInfo, OperatorMetadata, StateHandle, handle_size
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.metadata import LoadedMetadata, read_metadata
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def inspect(arguments: Any) -> dict[str, Any]:
     loaded = _load(arguments.path)
     metadata = loaded.metadata
-    with _any_class():
-        operators = [_operator(o, loaded, arguments.entries) for o in metadata.operators]
     source = file_source(str(loaded.root), dict(loaded.root.options))
+    with _any_class():
+        operators = [_operator(o, source, arguments.entries) for o in metadata.operators]
     problems = [problem for operator in operators for problem in operator.pop("problems")]
     problems += _damaged(source, (channel.handle for channel in metadata.channels))
     return {
@@ -60,7 +60,7 @@ def _load(path: str) -> LoadedMetadata:
     return read_metadata(path)
 
 
-def _operator(operator: OperatorMetadata, loaded: LoadedMetadata, shown: int) -> dict[str, Any]:
+def _operator(operator: OperatorMetadata, source: StateSource, shown: int) -> dict[str, Any]:
     infos: dict[str, KeyedStateInfo] = {}
     for snapshot in operator.subtasks:
         for info in snapshot.keyed.states if snapshot.keyed is not None else ():
@@ -79,13 +79,12 @@ def _operator(operator: OperatorMetadata, loaded: LoadedMetadata, shown: int) ->
         for name, info in infos.items()
     }
     groups: dict[str, Counter[int | None]] = {name: Counter() for name in infos}
-    source = file_source(str(loaded.root), dict(loaded.root.options))
     problems = _damaged(source, (state.handle for snapshot in operator.subtasks for state in snapshot.lists))
-    for index, snapshot in enumerate(operator.subtasks):
+    for snapshot in operator.subtasks:
         if snapshot.keyed is None:
             continue
         try:
-            for name, group, key, namespace, value in _entries(operator, index, loaded):
+            for name, group, key, namespace, value in _entries(operator, snapshot.keyed, source):
                 groups[name][group] += 1
                 if len(states[name]["examples"]) < shown:
                     example = {"key": _shown(key), "value": _shown(value)}
@@ -126,7 +125,6 @@ def _any_class() -> Iterator[None]:
     """Read values also when their classes cannot be imported here: those of a script never can."""
     from tidegate.snapshots import stand_ins
     from tidegate.state import serialization
-    from tidegate.state.rocksdb import records
 
     def loads(data: bytes) -> Any:
         value = stand_ins.loads(data)
@@ -135,34 +133,25 @@ def _any_class() -> Iterator[None]:
         return value
 
     stand_ins.forget()
-    before = serialization.unpickle, records.unpickle
-    serialization.unpickle = records.unpickle = loads
+    before = serialization.unpickle
+    serialization.unpickle = loads
     try:
         yield
     finally:
-        serialization.unpickle, records.unpickle = before
+        serialization.unpickle = before
 
 
 def _shown(value: Any) -> str:
     from tidegate.snapshots.stand_ins import StandIn
 
-    if not isinstance(value, StandIn):
-        return shorten(value)
-    arguments, keywords, _ = value._made_of
-    state = value._state[0] if value._state is not None else {}
-    named = {**keywords, **(state if isinstance(state, dict) else {"state": state})}
-    parts = [*map(shorten, arguments), *(f"{name}={shorten(part)}" for name, part in named.items())]
-    return f"{type(value).__qualname__}({', '.join(parts)})"
+    return value._made_as() if isinstance(value, StandIn) else shorten(value)
 
 
-def _entries(operator: OperatorMetadata, subtask: int, loaded: LoadedMetadata) -> Iterator[tuple[Any, ...]]:
+def _entries(operator: OperatorMetadata, snapshot: KeyedSnapshot, source: StateSource) -> Iterator[tuple[Any, ...]]:
     """(state, key group, key, namespace, value). The group of a key whose class is not here is not known: None."""
     from tidegate.state.entries import iterate_snapshot
     from tidegate.state.key_groups import stable_hash
 
-    snapshot = operator.subtasks[subtask].keyed
-    assert snapshot is not None
-    source = file_source(str(loaded.root), dict(loaded.root.options))
     for state, namespace, key, value in iterate_snapshot(operator.name, snapshot, source):
         try:
             group = stable_hash(key) % operator.max_parallelism

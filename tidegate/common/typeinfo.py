@@ -19,7 +19,7 @@ from tidegate.common.scalar_types import (
     TimeTypeInfo,
     TypeInformation,
 )
-from tidegate.common.types import Row, RowKind, make_row
+from tidegate.common.types import Row, RowKind, make_row, values_of_fields
 from tidegate.common.value_conversion import Conversion
 
 __all__ = [
@@ -274,12 +274,9 @@ class RowTypeInfo(_FieldsTypeInfo):
         if obj is None:
             return None
         kind = RowKind.INSERT
-        if isinstance(obj, dict):
-            values = [obj.get(name) for name in self._field_names]
-        elif isinstance(obj, Row):
-            values, kind = obj.values_in_order(self._field_names), obj.get_row_kind()
-        else:
-            values = list(obj)
+        values = values_of_fields(obj, self._field_names)
+        if isinstance(obj, Row):
+            kind = obj.get_row_kind()
         self._check_arity(values, obj)
         return (kind.value, *(t.to_internal_type(v) for t, v in zip(self._field_types, values, strict=True)))
 

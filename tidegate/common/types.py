@@ -157,7 +157,7 @@ class Row:
             return self._values == other._values
         if self._fields is None or other._fields is None:
             return False
-        same_names = _in_name_order(self._fields) == _in_name_order(other._fields)
+        same_names = in_name_order(self._fields) == in_name_order(other._fields)
         return same_names and self.values_by_name() == other.values_by_name()
 
     def __hash__(self) -> int:
@@ -165,12 +165,12 @@ class Row:
 
     def values_by_name(self) -> list[Any]:
         """In the order of the fields' names, which rows that are equal have in common; as they are without names."""
-        return self.get_fields_by_names(() if self._fields is None else _in_name_order(self._fields))
+        return self.get_fields_by_names(() if self._fields is None else in_name_order(self._fields))
 
     def values_in_order(self, names: tuple[str, ...]) -> list[Any]:
         """By name when the row has exactly these names, in any order; by position otherwise."""
         own = self._fields
-        same_names = own is not None and own != names and _in_name_order(own) == _in_name_order(names)
+        same_names = own is not None and own != names and in_name_order(own) == in_name_order(names)
         return self.get_fields_by_names(names) if same_names else list(self._values)
 
     def __repr__(self) -> str:
@@ -215,9 +215,16 @@ def _plain(value: Any) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _in_name_order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Rows are keys: sorting for every hash would show."""
+def in_name_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a row, sorted. Rows are keys: sorting for every hash would show."""
     return tuple(sorted(names))
+
+
+def values_of_fields(record: Any, names: tuple[str, ...]) -> list[Any]:
+    """Of a dict by name, None for what it lacks; of a row as `values_in_order`; of anything else by position."""
+    if isinstance(record, dict):
+        return [record.get(name) for name in names]
+    return record.values_in_order(names) if isinstance(record, Row) else list(record)
 
 
 def flink_text(value: Any) -> str:

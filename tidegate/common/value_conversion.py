@@ -249,8 +249,8 @@ def to_row(name: str, names: tuple[str, ...], named: bool, parts: Sequence[Conve
                 if exact is not None and tuple(map(type, values)) == exact:
                     return value
                 result_fields = own
-            elif own is not None and name_set == set(own):
-                values = value.get_fields_by_names(names)
+            elif own is not None:
+                values = value.values_in_order(names)
             kind = value._row_kind
         elif value is None:
             return None

@@ -355,10 +355,3 @@ class FunctionSnapshotContext(abc.ABC):
     @abc.abstractmethod
     def get_checkpoint_timestamp(self) -> int:
         """When the checkpoint was triggered, ms since the epoch."""
-
-
-def checked_descriptor(method: str, descriptor: Any, kind: type[StateDescriptor]) -> Any:
-    """The descriptor, if `method` of a context takes it."""
-    if isinstance(descriptor, kind):
-        return descriptor
-    raise TypeError(f"{method}: takes a {kind.__name__}, got {type(descriptor).__name__}: {descriptor!r}")

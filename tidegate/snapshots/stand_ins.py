@@ -12,6 +12,7 @@ import io
 import pickle
 from typing import Any
 
+from tidegate.common.value_conversion import shorten
 from tidegate.state.serialization import PROTOCOL
 from tidegate.state.serialization import dumps as plain_dumps
 
@@ -59,6 +60,14 @@ class StandIn:
         appended, by_key = self._items
         state = None if self._state is None else self._state[0]
         return (*made, state, iter(appended) if appended else None, iter(by_key) if by_key else None)
+
+    def _made_as(self) -> str:
+        """For people: the class, and what is in the value. (The names of methods must not be those of its items.)"""
+        arguments, keywords, _ = self._made_of
+        state = self._state[0] if self._state is not None else {}
+        named = {**keywords, **(state if isinstance(state, dict) else {"state": state})}
+        parts = [*map(shorten, arguments), *(f"{name}={shorten(part)}" for name, part in named.items())]
+        return f"{type(self).__qualname__}({', '.join(parts)})"
 
     def _content(self) -> Any:
         return type(self).__module__, type(self).__qualname__, self._made_of, self._state, self._items

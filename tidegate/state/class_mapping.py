@@ -30,10 +30,7 @@ def use_class_mapping(mapping: Mapping[str, str]) -> None:
         def loads(data: bytes) -> Any:
             return Unpickler(io.BytesIO(data)).load()
 
-    from tidegate.state.rocksdb import records
-
     serialization.unpickle = loads
-    records.unpickle = loads
 
 
 def _new_name(mapping: dict[str, str], module: str, name: str) -> tuple[str, str]:

@@ -15,23 +15,15 @@ from tidegate.datastream.functions import (
     ProcessFunction,
     RuntimeContext,
 )
-from tidegate.datastream.state import (
-    AggregatingStateDescriptor,
-    FunctionInitializationContext,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    OperatorStateStore,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-    checked_descriptor,
-)
+from tidegate.datastream.state import FunctionInitializationContext, OperatorStateStore
 from tidegate.datastream.time_domain import TimeDomain
 from tidegate.datastream.timerservice import TimerService
+from tidegate.taskmanager.checked_states import CheckedStates
 from tidegate.taskmanager.operators.base import Operator, OperatorContext
 from tidegate.taskmanager.operators.keyed import TimerOperator
 
 
-class OperatorRuntimeContext(RuntimeContext):
+class OperatorRuntimeContext(CheckedStates, RuntimeContext):
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
 
@@ -90,23 +82,6 @@ class OperatorRuntimeContext(RuntimeContext):
                 "with env.register_cached_file(path, name)"
             )
         return files[name]
-
-    def get_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(checked_descriptor("get_state", state_descriptor, ValueStateDescriptor))
-
-    def get_list_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(checked_descriptor("get_list_state", state_descriptor, ListStateDescriptor))
-
-    def get_map_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(checked_descriptor("get_map_state", state_descriptor, MapStateDescriptor))
-
-    def get_reducing_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(checked_descriptor("get_reducing_state", state_descriptor, ReducingStateDescriptor))
-
-    def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        return self._keyed_state(
-            checked_descriptor("get_aggregating_state", state_descriptor, AggregatingStateDescriptor)
-        )
 
     def _keyed_state(self, descriptor: Any) -> Any:
         backend = self._context.keyed

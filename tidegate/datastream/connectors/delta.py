@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import RowTypeInfo
 from tidegate.datastream.connectors.base import Committer, Sink, SinkContext, SinkWriter
-from tidegate.datastream.connectors.delta_checks import check_fit
+from tidegate.datastream.connectors.delta_checks import check_fit, partition_columns
 from tidegate.datastream.connectors.delta_files import DataFile, DeltaFiles, column_problems, delta_schema
 from tidegate.datastream.connectors.delta_table import (
     append,
     check_table,
     create_table,
-    partition_columns,
     table_options,
     versions,
     with_nullability,
@@ -107,15 +106,11 @@ class DeltaSink(Sink[Any, Lot]):
         self._schema: pa.Schema = delta_schema(row_type)
         self._options = table_options(self._location, storage_options)
         self._create = create
-        wanted = list(partition_by or ())
-        existing = check_table(self._location, self._schema, self._options, create)
+        wanted = None if partition_by is None else tuple(partition_by)
+        existing = check_table(self._location, self._schema, wanted, self._options, create)
         if existing is not None:
             self._schema = with_nullability(self._schema, existing)
-        self._partitions = tuple(wanted if existing is None else partition_columns(existing))
-        if existing is not None and partition_by is not None and tuple(wanted) != self._partitions:
-            raise ConfigurationError(
-                f"DeltaSink: the table {self._location} is partitioned by {list(self._partitions)}, not by {wanted}"
-            )
+        self._partitions = (wanted or ()) if existing is None else partition_columns(existing)
         self._committed = CommittedLots()
         problems = column_problems(self._schema, self._partitions)
         if problems:

@@ -36,7 +36,7 @@ def check_fit(location: StorageLocation, table: Any, schema: pa.Schema, partitio
     problems = _column_problems(table, schema)
     if problems:
         raise ConfigurationError(f"DeltaSink: the rows do not fit the table {location}: {'; '.join(problems)}")
-    there = tuple(table.metadata().partition_columns)
+    there = partition_columns(table)
     if partitions is not None and there != partitions:
         raise ConfigurationError(
             f"DeltaSink: the table {location} is partitioned by {list(there)}, not by {list(partitions)}"
@@ -47,6 +47,10 @@ def check_fit(location: StorageLocation, table: Any, schema: pa.Schema, partitio
             f"DeltaSink: the table {location} asks more of a writer than appending rows: {'; '.join(demands)}. Drop "
             "that from the table, or write to a table without it and copy the rows with Spark"
         )
+
+
+def partition_columns(table: Any) -> tuple[str, ...]:
+    return tuple(table.metadata().partition_columns)
 
 
 def _column_problems(table: Any, schema: pa.Schema) -> list[str]:

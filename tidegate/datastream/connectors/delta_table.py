@@ -53,7 +53,13 @@ def _open(location: StorageLocation, options: Mapping[str, str]) -> Any:
     return DeltaTable(_uri(location), storage_options=dict(options) or None)
 
 
-def check_table(location: StorageLocation, schema: pa.Schema, options: Mapping[str, str], create: bool) -> Any | None:
+def check_table(
+    location: StorageLocation,
+    schema: pa.Schema,
+    partitions: tuple[str, ...] | None,
+    options: Mapping[str, str],
+    create: bool,
+) -> Any | None:
     """The table, None when there is none yet and `create` is set. ConfigurationError when rows cannot be appended."""
     from deltalake.exceptions import TableNotFoundError
 
@@ -67,7 +73,7 @@ def check_table(location: StorageLocation, schema: pa.Schema, options: Mapping[s
         ) from None
     except Exception as error:
         raise ConfigurationError(f"DeltaSink: the table {location} cannot be read: {error}") from error
-    check_fit(location, table, schema, None)
+    check_fit(location, table, schema, partitions)
     return table
 
 
@@ -77,10 +83,6 @@ def with_nullability(schema: pa.Schema, table: Any) -> pa.Schema:
 
     there = pa.schema(table.schema().to_arrow())
     return pa.schema([field.with_nullable(field.nullable and there.field(field.name).nullable) for field in schema])
-
-
-def partition_columns(table: Any) -> list[str]:
-    return list(table.metadata().partition_columns)
 
 
 def create_table(

@@ -38,26 +38,34 @@ class RowsOfColumns:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._names = tuple(schema.names)
-        self._types = [_without_zones(field.type) for field in schema]
-        self._convert = [_from_arrow(field.type) for field in schema]
+        self._columns = [ColumnValues(field) for field in schema]
 
     def rows(self, batch: pa.RecordBatch) -> list[Row]:
-        columns = [self._values(i, batch.column(i)) for i in range(batch.num_columns)]
+        columns = [self._columns[i].of(batch.column(i)) for i in range(batch.num_columns)]
         names = self._names
         if not columns:
             return [make_row((), []) for _ in range(batch.num_rows)]
         return [make_row(names, list(values)) for values in zip(*columns, strict=True)]
 
-    def _values(self, index: int, column: pa.Array) -> list[Any]:
-        if column.type != self._types[index]:
-            column = column.cast(self._types[index])
+
+class ColumnValues:
+    """The Python values of one column: structs as rows, maps as dicts, moments as datetimes without a zone, in UTC."""
+
+    def __init__(self, field: pa.Field) -> None:
+        self._name = field.name
+        self._type = _without_zones(field.type)
+        self._convert = _from_arrow(field.type)
+
+    def of(self, column: pa.Array) -> list[Any]:
+        if column.type != self._type:
+            column = column.cast(self._type)
         try:
             values: list[Any] = column.to_pylist()
         except (OverflowError, ValueError) as error:
             raise RecordMismatchError(
-                f"column '{self._names[index]}' of type {column.type} has a value that Python cannot hold: {error}"
+                f"column '{self._name}' of type {column.type} has a value that Python cannot hold: {error}"
             ) from error
-        convert = self._convert[index]
+        convert = self._convert
         return values if convert is None else [None if v is None else convert(v) for v in values]
 
 
@@ -71,7 +79,7 @@ def _without_zones(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_without_zones(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_without_zones(kind.key_type), _without_zones(kind.item_type))
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_without_zones(kind.value_type))
     return kind
 
@@ -89,20 +97,20 @@ def _from_arrow(kind: pa.DataType) -> Convert | None:
     if pa.types.is_map(kind):
         key, item = _from_arrow(kind.key_type), _optional(_from_arrow(kind.item_type))
         return lambda pairs: {
-            hashable(k if key is None else key(k)): (v if item is None else item(v)) for k, v in pairs
+            _hashable(k if key is None else key(k)): (v if item is None else item(v)) for k, v in pairs
         }
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         element = _optional(_from_arrow(kind.value_type))
         return None if element is None else lambda values: [element(v) for v in values]
     return None
 
 
-def hashable(key: Any) -> Any:
+def _hashable(key: Any) -> Any:
     """A key of a map may be an array or a struct with one; a dict cannot have a list for a key."""
     if isinstance(key, list):
-        return tuple(hashable(part) for part in key)
+        return tuple(_hashable(part) for part in key)
     if isinstance(key, Row):
-        return make_row(key._fields, [hashable(part) for part in key._values])
+        return make_row(key._fields, [_hashable(part) for part in key._values])
     return key
 
 

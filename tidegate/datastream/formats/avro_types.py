@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import RowTypeInfo, TypeInformation, Types
-from tidegate.common.types import Row, make_row
+from tidegate.common.types import Row, make_row, values_of_fields
 from tidegate.common.value_conversion import Conversion, mismatch, shorten
 
 if TYPE_CHECKING:
@@ -175,12 +175,7 @@ def _make_dict(fields: list[dict[str, Any]], inner: list[Callable[[Any], Any]]) 
     names = tuple(f["name"] for f in fields)
 
     def convert(row: Any) -> Any:
-        if isinstance(row, dict):
-            values = [row.get(name) for name in names]
-        elif isinstance(row, Row):
-            values = row.values_in_order(names)
-        else:
-            values = list(row)
+        values = values_of_fields(row, names)
         if len(values) != len(names):
             raise mismatch(f"Row({', '.join(names)})", row, f"{len(names)} fields wanted, got {len(values)}")
         return {name: one(value) for name, one, value in zip(names, inner, values, strict=True)}

@@ -19,7 +19,7 @@ import msgspec
 from tidegate.common.errors import ConfigurationError, SerializationError, SnapshotError
 from tidegate.common.typeinfo import Types
 from tidegate.common.types import make_row
-from tidegate.datastream.formats.arrow_rows import hashable
+from tidegate.datastream.formats.arrow_rows import ColumnValues
 from tidegate.snapshots.bootstrap import DataBatch, PartTarget, Shape, StateSpec, checked_keys, write_part
 from tidegate.snapshots.hashing import hashes_of
 from tidegate.spark.dataframes.mapped_columns import map_in_arrow
@@ -173,43 +173,14 @@ def _ms(moment: Any) -> int:
 def _selected(batch: pa.RecordBatch, selector: Any) -> Any:
     """What a selector makes of the rows, as Python values."""
     if isinstance(selector, str):
-        return _values(batch.column(selector))
+        return _values(batch, selector)
     if callable(selector):
         names = tuple(n for n in batch.schema.names if n not in (_PART, _HASH))
-        columns = [_values(batch.column(n)) for n in names]
+        columns = [_values(batch, n) for n in names]
         return [selector(make_row(names, list(row))) for row in zip(*columns, strict=True)]
-    return list(zip(*[_values(batch.column(n)) for n in selector], strict=True))
+    return list(zip(*[_values(batch, n) for n in selector], strict=True))
 
 
-def _values(column: Any) -> list[Any]:
-    convert = _conversion(column.type)
-    values: list[Any] = column.to_pylist()
-    return values if convert is None else [None if v is None else convert(v) for v in values]
-
-
-def _conversion(kind: Any) -> Callable[[Any], Any] | None:
-    """As `from_spark` gives them: structs become rows, maps dicts, moments datetimes without a zone, in UTC."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return lambda moment: moment.astimezone(datetime.UTC).replace(tzinfo=None)
-
-    if pa.types.is_struct(kind):
-        names = tuple(field.name for field in kind)
-        inner = [_conversion(field.type) for field in kind]
-
-        def to_row(value: dict[str, Any]) -> Any:
-            return make_row(names, [_apply(c, value[n]) for n, c in zip(names, inner, strict=True)])
-
-        return to_row
-    if pa.types.is_map(kind):
-        key, item = _conversion(kind.key_type), _conversion(kind.item_type)
-        return lambda pairs: {hashable(_apply(key, k)): _apply(item, v) for k, v in pairs}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        element = _conversion(kind.value_type)
-        return None if element is None else lambda values: [_apply(element, v) for v in values]
-    return None
-
-
-def _apply(convert: Callable[[Any], Any] | None, value: Any) -> Any:
-    return value if convert is None or value is None else convert(value)
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """As `from_spark` gives them."""
+    return ColumnValues(batch.schema.field(name)).of(batch.column(name))

@@ -152,7 +152,7 @@ def _sequence(values: Any) -> bytes:
 def _encode_other(value: Any) -> bytes:
     """The same cases as in the hash of `state.key_groups`: what is equal and has one hash there has one encoding
     here."""
-    from tidegate.common.types import Row
+    from tidegate.common.types import Row, in_name_order
 
     cls: Any = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -160,7 +160,7 @@ def _encode_other(value: Any) -> bytes:
         return b"p" + _sequence((name, _plain_pickle(value)))
     if isinstance(value, Row):
         fields, _, kind = value.__reduce__()[1]
-        names = None if fields is None else tuple(sorted(fields))  # equal rows may have another order
+        names = None if fields is None else in_name_order(fields)  # equal rows may have another order
         return b"r" + _sequence((kind, names, tuple(value.values_by_name())))
     if dataclasses.is_dataclass(value):
         compared = [f.name for f in dataclasses.fields(value) if f.compare]

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable
 from typing import Any
 
+from tidegate.state import serialization
 from tidegate.state.rocksdb.keys import LENGTH
 from tidegate.state.serialization import PROTOCOL, dumps
-
-unpickle: Callable[[bytes], Any] = pickle.loads  # see state.class_mapping
 
 INT = struct.Struct(">cq")
 FLOAT = struct.Struct(">cd")
@@ -70,7 +68,7 @@ def decode_records(records: list[bytes]) -> list[Any]:
 def record_value(record: bytes) -> Any:
     start = record[0]
     if start == _PICKLE_START:
-        return unpickle(record)
+        return serialization.unpickle(record)
     if start == _INT_START:
         return INT.unpack(record)[1]
     if start == _FLOAT_START:
@@ -88,4 +86,4 @@ def framed_original(record: bytes) -> Any:
     """What `frame` was given; None for a record without it. (The original is never None.)"""
     if record[0] != _FRAMED_START:
         return None
-    return unpickle(record[5 : 5 + LENGTH.unpack_from(record, 1)[0]])
+    return serialization.unpickle(record[5 : 5 + LENGTH.unpack_from(record, 1)[0]])

@@ -21,17 +21,10 @@ from tidegate.datastream.functions import (
     ProcessWindowFunction,
     WindowFunction,
 )
-from tidegate.datastream.state import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-    checked_descriptor,
-)
+from tidegate.datastream.state import StateDescriptor
 from tidegate.datastream.window import MergingWindowAssigner, Window
 from tidegate.graph.operator_specs import WindowSpec
+from tidegate.taskmanager.checked_states import CheckedStates
 from tidegate.taskmanager.operators.base import OperatorContext, bind
 from tidegate.taskmanager.operators.keyed import KeyedOperator
 from tidegate.taskmanager.operators.results import emit_results
@@ -122,15 +115,7 @@ class BaseWindowOperator(KeyedOperator):
         else:
             results = self._call(key, window, elements)
             if results is not None:
-                try:
-                    self.values.extend(results)
-                except TypeError:
-                    if hasattr(results, "__iter__"):
-                        raise  # the function's own
-                    raise TypeError(
-                        f"it returned a value of type {type(results).__name__}; it has to yield records, or return a "
-                        "list of them"
-                    ) from None
+                self.values.extend(results)
         self.stamps.extend(repeat(window.max_timestamp(), len(self.values) - len(self.stamps)))
 
     def dropped(self, window: Window) -> None:
@@ -218,7 +203,7 @@ class WindowContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction
         return self._operator.runtime_context
 
 
-class WindowStateStore(KeyedStateStore):
+class WindowStateStore(CheckedStates):
     """State of a process function per key and window. Not the state of the same name in the global store."""
 
     PREFIX = "_window_state/"
@@ -226,23 +211,8 @@ class WindowStateStore(KeyedStateStore):
     def __init__(self, operator: BaseWindowOperator) -> None:
         self._backend = operator.backend
 
-    def _get(self, descriptor: StateDescriptor) -> Any:
+    def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         return self._backend.get_state(renamed(descriptor, self.PREFIX), namespaced=True)
-
-    def get_state(self, state_descriptor: Any) -> Any:
-        return self._get(checked_descriptor("get_state", state_descriptor, ValueStateDescriptor))
-
-    def get_list_state(self, state_descriptor: Any) -> Any:
-        return self._get(checked_descriptor("get_list_state", state_descriptor, ListStateDescriptor))
-
-    def get_map_state(self, state_descriptor: Any) -> Any:
-        return self._get(checked_descriptor("get_map_state", state_descriptor, MapStateDescriptor))
-
-    def get_reducing_state(self, state_descriptor: Any) -> Any:
-        return self._get(checked_descriptor("get_reducing_state", state_descriptor, ReducingStateDescriptor))
-
-    def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        return self._get(checked_descriptor("get_aggregating_state", state_descriptor, AggregatingStateDescriptor))
 
 
 def renamed(descriptor: StateDescriptor, prefix: str) -> StateDescriptor:
