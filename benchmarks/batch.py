@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.report import Figure
 from benchmarks.workloads import KEYS, environment, first, numbers, run_w1, slope, to_pair
-from tidegate.datastream.connectors.discard import DiscardingSink
+from tidegate.connectors.discard import DiscardingSink
 
 PARALLELISM = 2
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.report import Figure
 from benchmarks.workloads import RunningCount, environment, first, numbers, to_pair
-from tidegate.datastream.connectors.discard import DiscardingSink
+from tidegate.connectors.discard import DiscardingSink
 
 
 class TimedCount(RunningCount):

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.report import Figure
 from benchmarks.workloads import RunningCount, environment, first, numbers
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex, SubtaskIndex, VertexId
-from tidegate.datastream.connectors.discard import DiscardingSink
+from tidegate.connectors.discard import DiscardingSink
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph

@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.report import Figure
 from benchmarks.workloads import best_slope, environment, first, numbers, run_w1, to_pair
 from tidegate.common import Duration, Time, WatermarkStrategy
+from tidegate.connectors.discard import DiscardingSink
 from tidegate.datastream import KeyedProcessFunction
-from tidegate.datastream.connectors.discard import DiscardingSink
 from tidegate.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows, WindowAssigner
 
 RECORDS_PER_MS = 50

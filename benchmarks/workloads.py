@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.common import Configuration, WatermarkStrategy
+from tidegate.connectors.discard import DiscardingSink
 from tidegate.datastream import StreamExecutionEnvironment
-from tidegate.datastream.connectors.discard import DiscardingSink
 from tidegate.datastream.connectors.number_seq import NumberSequenceSource
 from tidegate.datastream.functions import KeyedProcessFunction
 from tidegate.datastream.state import ValueStateDescriptor

@@ -14,8 +14,8 @@ from tests.simulation.functions import Hash
 from tests.simulation.outside_world import Ident
 from tests.simulation.program import Program
 from tidegate.common.watermark_strategy import WatermarkStrategy
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import StreamExecutionEnvironment
-from tidegate.datastream.connectors.collect import CollectSink
 from tidegate.datastream.connectors.number_seq import NumberSequenceSource
 from tidegate.datastream.output_tag import OutputTag
 from tidegate.graph.job_graph import JobGraph

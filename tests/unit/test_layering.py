@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,51 +13,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidegate"
 
-# Modules of the API that are only definitions: they import `common` and each other, and the layers below may use them.
-VOCABULARY = frozenset(
-    f"tidegate.datastream.{name}"
-    for name in (
-        "functions",
-        "state",
-        "state_ttl",
-        "output_tag",
-        "arguments",
-        "async_retry_strategies",
-        "time_domain",
-        "timerservice",
-        "window",
-        "connectors.base",
-        "connectors.collect",
-    )
-)
 
-# What each part of the package may import besides itself. A name allows the module and everything below it.
-ALLOWED: dict[str, tuple[str, ...]] = {
-    "common": (),
-    "metrics": ("common",),
-    "storage": ("common",),
-    "network": ("common",),
-    "protocol": ("common", "network.elements", "storage.handles"),
-    "graph": ("common", "<vocabulary>"),
-    "state": ("common", "storage", "<vocabulary>"),
-    # Snapshots as data, for people and tools: above the state layer, and it forms operator ids from uids.
-    "snapshots": ("common", "storage", "state", "graph.operator_ids", "<vocabulary>"),
-    "datastream": ("common", "graph"),
-    "taskmanager": ("common", "graph", "state", "storage", "network", "protocol", "<vocabulary>"),
-    # The coordinator makes the barriers that the sources inject, so it knows that one class of the network layer.
-    "jobmanager": ("common", "graph", "storage", "protocol", "network.elements"),
-    "cli": ("common", "jobmanager", "storage", "state", "snapshots", "web"),
-    "web": ("common", "jobmanager", "storage"),
-    "spark": ("",),
-}
+def layers_of_the_docs() -> list[str]:
+    """The packages of the table in docs/architecture.md, from the bottom to the top."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.split("\n## Layers\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
 
-# The bridge: the environment hands the job over to Spark, but importing the API must not load it. And connectors that
-# read and write files do so through the storage layer, in the workers.
-ALLOWED_INSIDE_FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "datastream": ("spark", "storage"),
-    "cli": ("spark",),
-    "snapshots": ("spark",),
-}
+
+LAYERS = layers_of_the_docs()
 
 
 class Import(NamedTuple):
@@ -105,25 +70,17 @@ def is_under(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix + ".")
 
 
-def in_vocabulary(name: str) -> bool:
-    return any(is_under(name, module) for module in VOCABULARY)
-
-
 def allowed(statement: Import) -> bool:
     importer, target = statement.importer, statement.target
-    if not is_under(target, "tidegate") or target in ("tidegate", "tidegate.__version__"):
+    if not is_under(target, "tidegate") or target in ("tidegate", "tidegate.__version__") or importer == "tidegate":
         return True
-    if importer in VOCABULARY:
-        return is_under(target, "tidegate.common") or in_vocabulary(target)
-    layer = importer.split(".")[1] if "." in importer else ""
-    if layer == "" or is_under(target, f"tidegate.{layer}"):
-        return True
-    names = ALLOWED[layer] + (ALLOWED_INSIDE_FUNCTIONS.get(layer, ()) if statement.late else ())
-    if "<vocabulary>" in names and in_vocabulary(target):
-        return True
-    return any(name == "" or is_under(target, f"tidegate.{name}") for name in names)
+    imported, layer = target.split(".")[1], importer.split(".")[1]
+    if imported in TOP_MODULES or layer in TOP_MODULES:  # PyFlink's path for a module of `common`
+        return imported in ("common", *TOP_MODULES)
+    return imported in LAYERS[: LAYERS.index(layer) + 1]
 
 
+TOP_MODULES = tuple(p.stem for p in PACKAGE.glob("*.py") if p.stem != "__init__")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -151,7 +108,7 @@ def test_heavy_libraries_are_imported_late(path: Path) -> None:
 
 def test_every_part_of_the_package_has_a_rule() -> None:
     parts = {p.name for p in PACKAGE.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
-    assert parts <= set(ALLOWED)
+    assert parts == set(LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -162,15 +119,16 @@ def test_every_part_of_the_package_has_a_rule() -> None:
         ("common/x.py", "from ..graph import job_graph", False),
         ("common/x.py", "from .types import Row", True),
         ("common/x.py", "def f():\n    import tidegate.spark.gang", False),
-        ("datastream/x.py", "def f():\n    from tidegate.spark.gang import run", True),
-        ("datastream/x.py", "from tidegate.spark.gang import run", False),
-        ("datastream/functions.py", "from tidegate.datastream.data_stream import DataStream", False),
-        ("datastream/functions.py", "from tidegate.datastream.state import ValueState", True),
-        ("taskmanager/x.py", "from tidegate.datastream.functions import MapFunction", True),
+        ("contracts/functions.py", "from tidegate.contracts.state import ValueState", True),
+        ("contracts/functions.py", "from tidegate.datastream.data_stream import DataStream", False),
+        ("formats/x.py", "if TYPE_CHECKING:\n    from tidegate.connectors.files.input_files import InputFiles", False),
+        ("connectors/x.py", "from tidegate.storage.location import StorageLocation", True),
+        ("storage/x.py", "from tidegate.connectors.files.part_files import PartFiles", False),
+        ("datastream/x.py", "def f():\n    from tidegate.spark.gang import run", False),
+        ("taskmanager/x.py", "from tidegate.contracts.functions import MapFunction", True),
         ("taskmanager/x.py", "from tidegate.datastream.data_stream import DataStream", False),
-        ("protocol/x.py", "from tidegate.network.elements import Watermark", True),
-        ("protocol/x.py", "from tidegate.network.transport import Transport", False),
-        ("jobmanager/x.py", "from tidegate.taskmanager.task import Task", False),
+        ("jobmanager/x.py", "from tidegate.datastream.stream import DataStream", False),
+        ("web/x.py", "from tidegate.spark.gang import SparkGang", False),
     ],
 )
 def test_the_rules_tell_right_from_wrong(module: str, source: str, verdict: bool) -> None:

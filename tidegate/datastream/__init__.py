@@ -5,28 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.datastream.async_data_stream import AsyncDataStream
-    from tidegate.datastream.checkpoint_config import CheckpointConfig
-    from tidegate.datastream.checkpoint_storage import (
-        CheckpointStorage,
-        FileSystemCheckpointStorage,
-        JobManagerCheckpointStorage,
-    )
-    from tidegate.datastream.checkpointing_mode import CheckpointingMode
-    from tidegate.datastream.data_stream import (
-        AllWindowedStream,
-        BroadcastConnectedStream,
-        BroadcastStream,
-        CloseableIterator,
-        ConnectedStreams,
-        DataStream,
-        DataStreamSink,
-        KeyedStream,
-        WindowedStream,
-    )
-    from tidegate.datastream.execution_mode import RuntimeExecutionMode
-    from tidegate.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
-    from tidegate.datastream.functions import (
+    from tidegate.contracts.functions import (
         AggregateFunction,
         AllWindowFunction,
         AsyncFunction,
@@ -56,7 +35,40 @@ if TYPE_CHECKING:
         SourceFunction,
         WindowFunction,
     )
-    from tidegate.datastream.output_tag import OutputTag
+    from tidegate.contracts.output_tag import OutputTag
+    from tidegate.contracts.time_domain import TimeDomain
+    from tidegate.contracts.timer_service import TimerService
+    from tidegate.contracts.window import (
+        CountWindow,
+        GlobalWindow,
+        MergingWindowAssigner,
+        TimeWindow,
+        Trigger,
+        TriggerResult,
+        Window,
+        WindowAssigner,
+    )
+    from tidegate.datastream.async_data_stream import AsyncDataStream
+    from tidegate.datastream.checkpoint_config import CheckpointConfig
+    from tidegate.datastream.checkpoint_storage import (
+        CheckpointStorage,
+        FileSystemCheckpointStorage,
+        JobManagerCheckpointStorage,
+    )
+    from tidegate.datastream.checkpointing_mode import CheckpointingMode
+    from tidegate.datastream.data_stream import (
+        AllWindowedStream,
+        BroadcastConnectedStream,
+        BroadcastStream,
+        CloseableIterator,
+        ConnectedStreams,
+        DataStream,
+        DataStreamSink,
+        KeyedStream,
+        WindowedStream,
+    )
+    from tidegate.datastream.execution_mode import RuntimeExecutionMode
+    from tidegate.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
     from tidegate.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
     from tidegate.datastream.state_backend import (
         EmbeddedRocksDBStateBackend,
@@ -68,18 +80,6 @@ if TYPE_CHECKING:
         StateBackend,
     )
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
-    from tidegate.datastream.time_domain import TimeDomain
-    from tidegate.datastream.timerservice import TimerService
-    from tidegate.datastream.window import (
-        CountWindow,
-        GlobalWindow,
-        MergingWindowAssigner,
-        TimeWindow,
-        Trigger,
-        TriggerResult,
-        Window,
-        WindowAssigner,
-    )
 
 _NAMES = {
     "async_data_stream": ("AsyncDataStream",),

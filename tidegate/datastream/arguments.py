@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import TypeInformation, Types
 from tidegate.common.types import Row
-from tidegate.datastream.functions import (
+from tidegate.contracts.functions import (
     AggregateFunction,
     AllWindowFunction,
     AsyncFunction,

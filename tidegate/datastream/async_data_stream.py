@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 from tidegate.common.time import TimeLike, as_milliseconds
+from tidegate.contracts.functions import AsyncFunction, AsyncRetryStrategy
 from tidegate.datastream.arguments import checked_int
-from tidegate.datastream.functions import AsyncFunction, AsyncRetryStrategy
 from tidegate.datastream.stream import DataStream
 from tidegate.graph.operator_specs import AsyncSpec
 

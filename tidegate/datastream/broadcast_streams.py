@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.contracts.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from tidegate.contracts.state import MapStateDescriptor
 from tidegate.datastream.arguments import checked_function, checked_type_info
-from tidegate.datastream.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from tidegate.datastream.keyed_stream import KeyedStream
-from tidegate.datastream.state import MapStateDescriptor
 from tidegate.datastream.stream import DataStream
 from tidegate.graph.operator_specs import BroadcastProcessSpec
 from tidegate.graph.transformations import TwoInputTransformation

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common import options
-from tidegate.datastream.connectors.record_cache import CacheSink, CacheSource, delete_cache
+from tidegate.connectors.record_cache import CacheSink, CacheSource, delete_cache
 from tidegate.datastream.stream import DataStream
 from tidegate.graph.operator_specs import SinkSpec, SourceSpec
 from tidegate.graph.transformations import SinkTransformation, SourceTransformation, Transformation
+from tidegate.storage.location import StorageLocation
 
 if TYPE_CHECKING:
     from tidegate.common.job_client import JobClient
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
-    from tidegate.storage.location import StorageLocation
 
 
 class CachedDataStream(DataStream):
@@ -97,8 +97,6 @@ class CachedDataStream(DataStream):
 def cache_folder(environment: StreamExecutionEnvironment) -> StorageLocation:
     """The environment's own folder for caches; made when it is first asked for, deleted with the
     environment."""
-    from tidegate.storage.location import StorageLocation
-
     if environment._cache_folder is None:
         base: str | None = options.read(environment._configuration, options.CACHE_DIR)
         if base is None:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.datastream.arguments import checked_function, checked_type_info
-from tidegate.datastream.functions import (
+from tidegate.contracts.functions import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     KeyedCoProcessFunction,
     KeySelector,
 )
+from tidegate.datastream.arguments import checked_function, checked_type_info
 from tidegate.datastream.keyed_stream import KeyedStream
 from tidegate.datastream.stream import DataStream
 from tidegate.graph.operator_specs import CoMapSpec, CoProcessSpec, OperatorSpec

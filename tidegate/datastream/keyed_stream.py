@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.datastream import aggregations
-from tidegate.datastream.arguments import checked_function
-from tidegate.datastream.functions import (
+from tidegate.contracts.functions import (
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -16,14 +14,16 @@ from tidegate.datastream.functions import (
     ProcessFunction,
     ReduceFunction,
 )
+from tidegate.datastream import aggregations
+from tidegate.datastream.arguments import checked_function
 from tidegate.datastream.stream import DataStream
 from tidegate.graph.operator_specs import KeyedMapSpec, KeyedProcessSpec, OperatorSpec, ReduceSpec
 from tidegate.graph.transformations import PartitionTransformation
 
 if TYPE_CHECKING:
     from tidegate.common.typeinfo import TypeInformation
+    from tidegate.contracts.window import WindowAssigner
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
-    from tidegate.datastream.window import WindowAssigner
     from tidegate.datastream.windowed_stream import WindowedStream
 
 
@@ -97,7 +97,7 @@ class KeyedStream(DataStream):
 
     def count_window(self, size: int, slide: int = 0) -> WindowedStream:
         """Windows of `size` records of a key: one after the other, or one that begins at every `slide`-th record."""
-        from tidegate.datastream.window import CountSlidingWindowAssigner, CountTumblingWindowAssigner
+        from tidegate.contracts.window import CountSlidingWindowAssigner, CountTumblingWindowAssigner
 
         if slide == 0:
             return self.window(CountTumblingWindowAssigner(size))

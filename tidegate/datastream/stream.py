@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.typeinfo import TupleTypeInfo, TypeInformation, Types, value_converter
 from tidegate.common.watermark_strategy import WatermarkStrategy
-from tidegate.datastream.arguments import (
-    checked_function,
-    checked_int,
-    checked_selector,
-    checked_type_info,
-)
-from tidegate.datastream.closeable_iterator import CloseableIterator
-from tidegate.datastream.connectors.base import Sink, SupportsPreprocessing
-from tidegate.datastream.functions import (
+from tidegate.contracts.connectors import Sink, SupportsPreprocessing
+from tidegate.contracts.functions import (
     FilterFunction,
     FlatMapFunction,
     KeySelector,
@@ -26,7 +19,15 @@ from tidegate.datastream.functions import (
     ProcessFunction,
     SinkFunction,
 )
-from tidegate.datastream.output_tag import OutputTag
+from tidegate.contracts.output_tag import OutputTag
+from tidegate.datastream.arguments import (
+    checked_function,
+    checked_int,
+    checked_selector,
+    checked_type_info,
+)
+from tidegate.datastream.closeable_iterator import CloseableIterator
+from tidegate.datastream.spark_bridge import spark_module
 from tidegate.datastream.stream_settings import OperatorSettings, missing_attribute
 from tidegate.graph.job_graph import PartitionKind, PartitionSpec
 from tidegate.graph.operator_specs import (
@@ -51,13 +52,13 @@ from tidegate.graph.transformations import (
 
 if TYPE_CHECKING:
     from tidegate.common.execution_config import ExecutionConfig
+    from tidegate.contracts.state import MapStateDescriptor
+    from tidegate.contracts.window import WindowAssigner
     from tidegate.datastream.broadcast_streams import BroadcastConnectedStream, BroadcastStream
     from tidegate.datastream.cached_stream import CachedDataStream
     from tidegate.datastream.connected_streams import ConnectedStreams
     from tidegate.datastream.keyed_stream import KeyedStream
-    from tidegate.datastream.state import MapStateDescriptor
     from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
-    from tidegate.datastream.window import WindowAssigner
     from tidegate.datastream.windowed_stream import AllWindowedStream
 
 
@@ -270,7 +271,7 @@ class DataStream(OperatorSettings):
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Every record as a line on the worker's standard output."""
-        from tidegate.datastream.connectors.print_sink import PrintSink
+        from tidegate.connectors.print_sink import PrintSink
 
         return self.sink_to(PrintSink(sink_identifier)).name("Print to Std. Out")
 
@@ -298,7 +299,7 @@ class DataStream(OperatorSettings):
     ) -> CloseableIterator | list[Any]:
         """Run the job and bring the records of this stream back: as an iterator, or with `limit` as a list of at most
         so many (the job is cancelled once they are there)."""
-        from tidegate.datastream.connectors.collect import CollectSink
+        from tidegate.contracts.collect_sink import CollectSink
 
         if limit is not None:
             checked_int("execute_and_collect", limit, 1, "the limit")
@@ -330,9 +331,7 @@ class DataStream(OperatorSettings):
         `schema`: a DDL string (`"word string, n bigint"`) or a StructType; without one the declared type is used. In
         STREAMING mode the job is run to its end first; in BATCH mode Spark runs it when the DataFrame is used. See
         docs/spark.md."""
-        from tidegate.spark.dataframes.results import dataframe_of
-
-        return dataframe_of(self, schema, job_execution_name)
+        return spark_module("dataframes.results").dataframe_of(self, schema, job_execution_name)
 
     # ------------------------------------------------------------ building
 

@@ -16,35 +16,36 @@ from tidegate.common.restart_strategy import RestartStrategyConfiguration, resta
 from tidegate.common.run_defaults import run_defaults
 from tidegate.common.time import TimeLike
 from tidegate.common.watermark_strategy import WatermarkStrategy
+from tidegate.connectors.collection import CollectionSource
+from tidegate.connectors.source_function import SourceFunctionSource
+from tidegate.contracts.connectors import Source
+from tidegate.contracts.functions import CheckpointedFunction, SourceFunction
 from tidegate.datastream.arguments import checked_function, checked_int, checked_text, checked_type_info
 from tidegate.datastream.checkpoint_config import CheckpointConfig
 from tidegate.datastream.checkpoint_storage import checked_uri
 from tidegate.datastream.checkpointing_mode import CheckpointingMode
-from tidegate.datastream.connectors.base import Source
-from tidegate.datastream.connectors.collection import CollectionSource
-from tidegate.datastream.connectors.driver_side import starting_job
-from tidegate.datastream.connectors.source_function import SourceFunctionSource
 from tidegate.datastream.execution_mode import RuntimeExecutionMode
-from tidegate.datastream.functions import CheckpointedFunction, SourceFunction
 from tidegate.datastream.restart_settings import write_restart_strategy
 from tidegate.datastream.slot_sharing_group import SlotSharingGroup
+from tidegate.datastream.spark_bridge import spark_module
 from tidegate.datastream.state_backend import StateBackend
 from tidegate.datastream.stream import DataStream
 from tidegate.datastream.worker_settings import WorkerSettings
 from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.driver_sides import starting_job
 from tidegate.graph.operator_specs import SourceSpec
 from tidegate.graph.picklability import check_picklable
 from tidegate.graph.plan_json import execution_plan
 from tidegate.graph.splits import make_splits
 from tidegate.graph.stream_graph import GraphSettings, build_stream_graph
 from tidegate.graph.transformations import OperatorTransformation, SourceTransformation
+from tidegate.storage.location import StorageLocation
 
 if TYPE_CHECKING:
     from tidegate.common.job_client import JobClient
     from tidegate.common.job_execution_result import JobExecutionResult
     from tidegate.datastream.cached_stream import CachedDataStream
     from tidegate.graph.job_graph import JobGraph
-    from tidegate.storage.location import StorageLocation
 
 DEFAULT_JOB_NAME = "Tidegate Streaming Job"
 
@@ -289,8 +290,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     ) -> DataStream:
         if not isinstance(source, Source):
             raise TypeError(
-                f"from_source: source has to be an instance of Source (tidegate.datastream.connectors.base), "
-                f"got {source!r}"
+                f"from_source: source has to be an instance of Source (tidegate.contracts.connectors), got {source!r}"
             )
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise TypeError(
@@ -316,7 +316,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         if isinstance(function, CheckpointedFunction):
             raise TypeError(
                 f"add_source: {type(function).__qualname__} is a CheckpointedFunction, which a SourceFunction cannot "
-                "be here, since it has a thread of its own; implement a Source (tidegate.datastream.connectors.base)"
+                "be here, since it has a thread of its own; implement a Source (tidegate.contracts.connectors)"
             )
         checked_text("add_source", source_name, "the name of the source")
         declared = checked_type_info(type_info, "add_source(type_info)")
@@ -332,7 +332,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         """The records of a Source, which is what an input format is here."""
         if not isinstance(input_format, Source):
             raise TypeError(
-                f"create_input: takes a Source (tidegate.datastream.connectors.base), got {input_format!r}; input "
+                f"create_input: takes a Source (tidegate.contracts.connectors), got {input_format!r}; input "
                 "formats of Flink are Java"
             )
         return self.from_source(input_format, WatermarkStrategy.no_watermarks(), type(input_format).__name__, type_info)
@@ -345,9 +345,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         In STREAMING mode the DataFrame's query is run once, when the job is submitted, and its result landed in a
         staging folder, so that a restart reads the same rows. In BATCH mode it becomes part of the job's own stages.
         See docs/spark.md."""
-        from tidegate.spark.dataframes.entry import dataframe_source
-
-        source = dataframe_source(self, df)
+        source = spark_module("dataframes.entry").dataframe_source(self, df)
         return self.from_source(source, watermark_strategy or WatermarkStrategy.no_watermarks(), source_name)
 
     def from_spark_stream(
@@ -365,9 +363,8 @@ class StreamExecutionEnvironment(WorkerSettings):
         A query of Spark lands its micro-batches in a staging folder, from which the job reads. `staging`: that folder;
         a job that is started from a snapshot by another program has to name the one of the run before. `output_mode`
         and `trigger` (a processing time such as "1 second") are those of the query. See docs/spark.md."""
-        from tidegate.spark.dataframes.entry import streaming_source
-
-        source = streaming_source(self, sdf, source_name, staging, output_mode, trigger)
+        entry = spark_module("dataframes.entry")
+        source = entry.streaming_source(self, sdf, source_name, staging, output_mode, trigger)
         return self.from_source(source, watermark_strategy or WatermarkStrategy.no_watermarks(), source_name)
 
     # ------------------------------------------------------------ running
@@ -417,19 +414,16 @@ class StreamExecutionEnvironment(WorkerSettings):
         with starting_job(built.job_graph) as starting:
             client: JobClient
             if self._runs_in_batch(built.job_graph):
-                from tidegate.spark.batch.submission import submit_batch
-
-                client = submit_batch(
+                client = spark_module("batch.submission").submit_batch(
                     built.job_graph, Configuration(self._configuration), self._spark, files, self._worker_files
                 )
             else:
                 graph = make_splits(built.job_graph)
                 starting.check_start(graph.num_slots)
                 check_picklable(graph)
-
-                from tidegate.spark.submit import submit_job
-
-                client = submit_job(graph, Configuration(self._configuration), self._spark, files, self._worker_files)
+                client = spark_module("submit").submit_job(
+                    graph, Configuration(self._configuration), self._spark, files, self._worker_files
+                )
             starting.started(client)
         for cache, sink in storing:
             cache._run_started(sink, client)
@@ -441,9 +435,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     def _runs_in_batch(self, graph: JobGraph) -> bool:
         mode = options.read(self._configuration, options.RUNTIME_MODE)
         if mode == RuntimeExecutionMode.AUTOMATIC.name:
-            from tidegate.spark.batch.plan import unbounded_sources
-
-            return not unbounded_sources(graph)
+            return not spark_module("batch.plan").unbounded_sources(graph)
         return bool(mode == RuntimeExecutionMode.BATCH.name)
 
     def _job_id(self) -> str | None:

@@ -1,12 +1,9 @@
-"""The two clocks a timer can follow."""
+"""PyFlink's path for `tidegate.contracts.time_domain`."""
 
-from __future__ import annotations
+from tidegate.contracts.time_domain import (
+    TimeDomain,
+)
 
-import enum
-
-
-class TimeDomain(enum.Enum):
-    """Which clock made a timer fire."""
-
-    EVENT_TIME = 0  # the watermark
-    PROCESSING_TIME = 1  # the wall clock of the worker
+__all__ = [
+    "TimeDomain",
+]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.time import TimeLike, as_milliseconds
-from tidegate.datastream.arguments import checked_function, checked_type_info
-from tidegate.datastream.functions import (
+from tidegate.contracts.functions import (
     AggregateFunction,
     AllWindowFunction,
     ProcessAllWindowFunction,
@@ -19,8 +18,9 @@ from tidegate.datastream.functions import (
     ReduceFunction,
     WindowFunction,
 )
-from tidegate.datastream.output_tag import OutputTag
-from tidegate.datastream.window import MergingWindowAssigner, NeverTrigger, Trigger, WindowAssigner
+from tidegate.contracts.output_tag import OutputTag
+from tidegate.contracts.window import MergingWindowAssigner, NeverTrigger, Trigger, WindowAssigner
+from tidegate.datastream.arguments import checked_function, checked_type_info
 from tidegate.graph.operator_specs import WindowSpec
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What the API says an operator does; the runtime (`tidegate.taskmanager.operators`) knows how.
 
 A spec is plain data with the user's function inside. It travels to the workers with the job graph. `function` is either
-an instance of the matching class of `tidegate.datastream.functions` or a plain callable where the API allows one.
+an instance of the matching class of `tidegate.contracts.functions` or a plain callable where the API allows one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tidegate.common.errors import JobGraphError, TidegateError
-from tidegate.datastream.connectors.base import SourceSplit
+from tidegate.contracts.connectors import SourceSplit
 from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorNode
 from tidegate.graph.operator_specs import SourceSpec
 
@@ -38,7 +38,7 @@ def _splits_of(node: OperatorNode, spec: SourceSpec, parallelism: int) -> tuple[
         if not isinstance(split, SourceSplit):
             raise JobGraphError(
                 f"'{node.name}': {type(spec.source).__qualname__}.create_splits returned {split!r}; every split has to "
-                "be a SourceSplit (tidegate.datastream.connectors.base)"
+                "be a SourceSplit (tidegate.contracts.connectors)"
             )
         if split.split_id in seen:
             raise JobGraphError(

@@ -14,7 +14,7 @@ from typing import Any
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import ChannelAddress
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.network.elements import CheckpointBarrier, ControlElement, Watermark
 from tidegate.network.serialization import Element, SerializedElement, serialize
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.network.elements import ControlElement, decode_control, encode_control
 
 ROWS = 1  # payload: pickled list of values

@@ -19,7 +19,7 @@ from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import TypeSchema, schema_of
 from tidegate.common.typeinfo import value_converter
 from tidegate.common.value_conversion import shorten
-from tidegate.datastream.state import MapStateDescriptor, StateDescriptor
+from tidegate.contracts.state import MapStateDescriptor, StateDescriptor
 from tidegate.snapshots.given_entries import GivenEntries
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.named_states import entry_schema

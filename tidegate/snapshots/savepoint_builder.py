@@ -15,7 +15,8 @@ from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.common.typeinfo import TypeInformation
 from tidegate.common.value_conversion import shorten
-from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from tidegate.contracts.state import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from tidegate.datastream.spark_bridge import spark_module
 from tidegate.graph.operator_ids import id_of_uid
 from tidegate.snapshots.bootstrap import (
     DataBatch,
@@ -220,13 +221,13 @@ class SavepointBuilder:
     def _add_dataframe(
         self, draft: OperatorDraft, spec: StateSpec, data: Any, key: Any, content: Any, last_access: Any, order_by: Any
     ) -> SavepointBuilder:
-        from tidegate.spark.state_tables.dataframe_parts import DataFrameParts
-
         if key is None:
             raise ConfigurationError("a DataFrame needs key=...: a column, several, or a function of the row")
         if content is None:
             raise ConfigurationError("a DataFrame needs value=..., element=..., or map_key=... and map_value=...")
-        parts = DataFrameParts(data, spec, key, content, last_access, order_by)
+        parts = spark_module("state_tables.dataframe_parts").DataFrameParts(
+            data, spec, key, content, last_access, order_by
+        )
         draft.states[spec.info.name] = AddedState(parts.spec, parts.write, parts.preferred)
         return self
 

@@ -19,7 +19,7 @@ import msgspec
 
 from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import UNDECLARED
-from tidegate.datastream.state import ReducingStateDescriptor, StateDescriptor
+from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
 from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.evolution import observed_schema

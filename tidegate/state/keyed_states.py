@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from tidegate.datastream.functions import AggregateFunction
-from tidegate.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
+from tidegate.contracts.functions import AggregateFunction
+from tidegate.contracts.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 
 _MISSING: Any = object()
 

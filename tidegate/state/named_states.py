@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.type_schema import LIST, MAP, UNDECLARED, TypeSchema, schema_of
-from tidegate.datastream.state import AggregatingStateDescriptor, MapStateDescriptor, StateDescriptor
+from tidegate.contracts.state import AggregatingStateDescriptor, MapStateDescriptor, StateDescriptor
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.evolution import StateSchemaError, migration
 from tidegate.state.key_groups import stable_hash

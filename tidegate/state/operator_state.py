@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tidegate.common.errors import ConfigurationError, SnapshotError
-from tidegate.datastream.state import (
+from tidegate.contracts.state import (
     BroadcastState,
     ListState,
     ListStateDescriptor,

@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegate.common.errors import SerializationError, SnapshotError
+from tidegate.state.former_modules import find_former_modules
 
 PROTOCOL = 5
+
+find_former_modules()
 
 unpickle: Callable[[bytes], Any] = pickle.loads
 """What reads stored values; see `class_mapping`."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tidegate.datastream.functions import AggregateFunction
-from tidegate.datastream.state import (
+from tidegate.contracts.functions import AggregateFunction
+from tidegate.contracts.state import (
     AggregatingState,
     AggregatingStateDescriptor,
     ListState,

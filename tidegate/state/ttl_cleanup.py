@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tidegate.datastream.state import StateTtlConfig
+from tidegate.contracts.state import StateTtlConfig
 
 if TYPE_CHECKING:
     from tidegate.state.named_states import Table

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from tidegate.common.ids import CheckpointId
-from tidegate.common.record_batch import RecordBatch
 from tidegate.common.type_schema import schema_of
 from tidegate.common.typeinfo import value_converter
+from tidegate.contracts.batches import RecordBatch
 from tidegate.graph.job_graph import JobVertex
 from tidegate.state.savepoint_writer import SavepointWriter
 from tidegate.storage.handles import KeyedSnapshot, OperatorSnapshot

@@ -6,7 +6,7 @@ import pickle
 from itertools import compress
 
 from tidegate.common.errors import SnapshotError
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.graph.job_graph import JobEdge
 from tidegate.network.elements import EndOfData
 from tidegate.network.serialization import Element, deserialize

@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 from typing import Any
 
-from tidegate.datastream.functions import KeyedStateStore
-from tidegate.datastream.state import (
+from tidegate.contracts.functions import KeyedStateStore
+from tidegate.contracts.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

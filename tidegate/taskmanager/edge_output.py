@@ -10,7 +10,7 @@ import random
 from typing import Any, NoReturn
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.graph.job_graph import JobEdge, PartitionKind
 from tidegate.network.channels import OutputChannel
 from tidegate.network.elements import Watermark, WatermarkStatus

@@ -7,7 +7,7 @@ from typing import Any
 from tidegate.common.accumulators import Accumulator
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.metrics import MetricGroup
-from tidegate.datastream.functions import (
+from tidegate.contracts.functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -15,9 +15,9 @@ from tidegate.datastream.functions import (
     ProcessFunction,
     RuntimeContext,
 )
-from tidegate.datastream.state import FunctionInitializationContext, OperatorStateStore
-from tidegate.datastream.time_domain import TimeDomain
-from tidegate.datastream.timerservice import TimerService
+from tidegate.contracts.state import FunctionInitializationContext, OperatorStateStore
+from tidegate.contracts.time_domain import TimeDomain
+from tidegate.contracts.timer_service import TimerService
 from tidegate.taskmanager.checked_states import CheckedStates
 from tidegate.taskmanager.operators.base import Operator, OperatorContext
 from tidegate.taskmanager.operators.keyed import TimerOperator

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, SubtaskIndex
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.graph.job_graph import JobVertex
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import Alignment, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus

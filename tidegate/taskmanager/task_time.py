@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.datastream.state import ListStateDescriptor
+from tidegate.contracts.state import ListStateDescriptor
 from tidegate.network.channels import InputChannel
 from tidegate.network.elements import MIN_WATERMARK, Watermark, WatermarkStatus
 from tidegate.storage.handles import WATERMARKS

@@ -14,11 +14,11 @@ import pytest
 from tidegate.common import Configuration, JobStatus, WatermarkStrategy
 from tidegate.common.accumulators import IntCounter
 from tidegate.common.errors import ConfigurationError, JobCancelledError
+from tidegate.connectors.discard import DiscardingSink
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import MapFunction, RuntimeContext, RuntimeExecutionMode, StreamExecutionEnvironment
 from tidegate.datastream.connectors import NumberSequenceSource
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
-from tidegate.datastream.connectors.collect import CollectSink
-from tidegate.datastream.connectors.discard import DiscardingSink
 from tidegate.graph.chaining import build_job_graph
 from tidegate.spark.batch.progress import ProgressLine, progress_text
 

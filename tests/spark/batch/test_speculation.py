@@ -30,7 +30,7 @@ PROGRAM = """
     from tidegate.datastream import KeyedProcessFunction, MapFunction, StreamExecutionEnvironment
     from tidegate.datastream.connectors import BucketAssigner, FileSink, NumberSequenceSource
     from tidegate.datastream.connectors.base import Committer, Sink, SinkWriter
-    from tidegate.datastream.connectors.collect import CollectSink
+    from tidegate.contracts.collect_sink import CollectSink
     from tidegate.datastream.state import ValueStateDescriptor
 
     FOLDER, SETTINGS = {folder!r}, {settings!r}

@@ -12,7 +12,8 @@ import pytest
 
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import (
     AsyncDataStream,
     AsyncFunction,
@@ -23,7 +24,6 @@ from tidegate.datastream import (
     StreamExecutionEnvironment,
 )
 from tidegate.datastream.connectors import DataGeneratorSource, NumberSequenceSource
-from tidegate.datastream.connectors.collect import CollectSink
 from tidegate.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.splits import make_splits

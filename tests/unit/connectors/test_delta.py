@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 
 from tidegate.common import Row, Types
 from tidegate.common.errors import ConfigurationError
+from tidegate.connectors.delta.sink import _IDS, Lot
 from tidegate.datastream.connectors import DeltaSink
 from tidegate.datastream.connectors.base import SinkContext
-from tidegate.datastream.connectors.delta import _IDS, Lot
-from tidegate.datastream.formats.arrow_rows import RecordMismatchError
+from tidegate.formats.arrow_rows import RecordMismatchError
 
 NUMBERS = Types.ROW_NAMED(["n"], [Types.LONG()])
 

@@ -11,6 +11,7 @@ from file_sink_kit import Subtask, hidden, lines, lines_sink, visible
 
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.serialization import Encoder
+from tidegate.connectors.files.part_files import OutputFileError
 from tidegate.datastream.connectors.file_system import (
     BucketAssigner,
     BucketContext,
@@ -20,7 +21,6 @@ from tidegate.datastream.connectors.file_system import (
     RollingPolicy,
     StreamingFileSink,
 )
-from tidegate.storage.part_files import OutputFileError
 
 ON_CHECKPOINT = RollingPolicy.on_checkpoint_rolling_policy()
 DEFAULT = RollingPolicy.default_rolling_policy()

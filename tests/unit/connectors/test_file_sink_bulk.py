@@ -17,8 +17,10 @@ from tests.unit.taskmanager.small_jobs import Ticks, environment
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import BulkWriter, BulkWriterFactory, Encoder
+from tidegate.connectors.files.part_files import OutputFileError
+from tidegate.connectors.files.writer import EncoderError
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream.connectors.base import StreamTransformer, SupportsPreprocessing
-from tidegate.datastream.connectors.collect import CollectSink
 from tidegate.datastream.connectors.file_system import (
     BucketAssigner,
     FileCompactor,
@@ -28,12 +30,10 @@ from tidegate.datastream.connectors.file_system import (
     RollingPolicy,
     StreamingFileSink,
 )
-from tidegate.datastream.connectors.file_writer import EncoderError
 from tidegate.datastream.formats.avro import AvroBulkWriters, AvroFormat, AvroSchema
 from tidegate.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from tidegate.datastream.formats.orc import OrcBulkWriters
 from tidegate.datastream.formats.parquet import ParquetBulkWriters
-from tidegate.storage.part_files import OutputFileError
 
 ROW = Types.ROW_NAMED(["n"], [Types.LONG()])
 CSV = CsvSchema.builder().add_number_column("n").build()

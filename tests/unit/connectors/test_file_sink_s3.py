@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from file_sink_kit import Subtask, lines_sink
 
+from tidegate.connectors.files.part_files import OutputFileError
 from tidegate.datastream.connectors.file_system import RollingPolicy
-from tidegate.storage.part_files import OutputFileError
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Duration, Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.watermark_strategy import TimestampAssigner
+from tidegate.contracts.file_formats import InputFileError
 from tidegate.datastream import ProcessFunction
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.connectors.base import Boundedness
@@ -37,7 +38,6 @@ from tidegate.datastream.connectors.file_system import (
     FileSplitAssignerProvider,
     StreamFormat,
 )
-from tidegate.storage.input_files import InputFileError
 
 TEXT = StreamFormat.text_line_format()
 
@@ -90,7 +90,7 @@ def test_replay_from_every_position(tmp_path: Path) -> None:
 
 
 def test_lines_longer_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.datastream.connectors.text_lines.CHUNK", 8)
+    monkeypatch.setattr("tidegate.formats.text_lines.CHUNK", 8)
     path = tmp_path / "a"
     path.write_text("short\n" + "x" * 100 + "\n\nlast")
     for split in (None, 1, 7, 50):
@@ -98,8 +98,8 @@ def test_lines_longer_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.datastream.connectors.text_lines.CHUNK", 8)
-    monkeypatch.setattr("tidegate.datastream.connectors.text_lines.MAX_LINE", 1 << 20)
+    monkeypatch.setattr("tidegate.formats.text_lines.CHUNK", 8)
+    monkeypatch.setattr("tidegate.formats.text_lines.MAX_LINE", 1 << 20)
     path = tmp_path / "a"
     path.write_bytes(b"\0" * (1 << 21))
     with pytest.raises(InputFileError, match="longer than 1 MiB"):
@@ -133,7 +133,7 @@ def test_carriage_returns_and_byte_order_marks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("charset", ["ISO-8859-1", "utf-16", "utf-16-le", "UTF-16BE", "utf-32", "cp037", "shift_jis"])
 def test_charsets(tmp_path: Path, charset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.datastream.connectors.text_lines.CHUNK", 16)
+    monkeypatch.setattr("tidegate.formats.text_lines.CHUNK", 16)
     # U+0A0A and U+010A hold the bytes of a newline inside and across characters.
     lines = ["first", "", "zweite Zeile", "\u0a0a\u010a\u0a01" if charset.lower().startswith("utf") else "abc", "end"]
     (tmp_path / "a").write_bytes("\n".join(lines).encode(charset))
@@ -146,7 +146,7 @@ def test_charsets(tmp_path: Path, charset: str, monkeypatch: pytest.MonkeyPatch)
     ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
 def test_compressed_files(tmp_path: Path, suffix: str, compress: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.datastream.connectors.text_lines.CHUNK", 32)
+    monkeypatch.setattr("tidegate.formats.text_lines.CHUNK", 32)
     lines = [f"line {i}" for i in range(50)]
     (tmp_path / f"a{suffix}").write_bytes(compress("\n".join(lines).encode()))
     source = source_of(TEXT, tmp_path, split_bytes=10)

@@ -14,10 +14,10 @@ import pytest
 from tests.unit.connectors.file_source_kit import Clock, context, drain, read_all, source_of
 from tidegate.common import Duration, Types
 from tidegate.common.types import Row
+from tidegate.contracts.file_formats import InputFileError
 from tidegate.datastream.connectors.file_system import FileSource, StreamFormat
 from tidegate.datastream.formats.avro import AvroBulkWriters, AvroFormat, AvroSchema
 from tidegate.datastream.formats.parquet import ParquetColumnarRowInputFormat
-from tidegate.storage.input_files import InputFileError
 
 TEXT = StreamFormat.text_line_format()
 

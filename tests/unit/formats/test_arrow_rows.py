@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.datastream.formats.arrow_rows import ColumnsOfRecords, RecordMismatchError
+from tidegate.formats.arrow_rows import ColumnsOfRecords, RecordMismatchError
 
 
 @pytest.mark.parametrize(

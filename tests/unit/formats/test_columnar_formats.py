@@ -19,6 +19,7 @@ from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.serialization import BulkWriterFactory
 from tidegate.common.time import Instant
 from tidegate.common.types import Row
+from tidegate.contracts.file_formats import InputFileError
 from tidegate.datastream.formats.avro import (
     AvroBulkWriters,
     AvroFormat,
@@ -35,7 +36,6 @@ from tidegate.datastream.formats.parquet import (
     ParquetBulkWriters,
     ParquetColumnarRowInputFormat,
 )
-from tidegate.storage.input_files import InputFileError
 
 VALUES: list[tuple[Any, Any]] = [
     (Types.STRING(), "text\u00e9"),

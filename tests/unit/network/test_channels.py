@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.common.errors import InternalError
 from tidegate.common.ids import ChannelAddress
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import Alignment, CheckpointBarrier, EndOfData
 from tidegate.network.serialization import deserialize, serialize

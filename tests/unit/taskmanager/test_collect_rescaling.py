@@ -10,7 +10,7 @@ from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.job_status import JobStatus
-from tidegate.datastream.connectors.collect import CollectSink
+from tidegate.contracts.collect_sink import CollectSink
 
 RECORDS = 40
 

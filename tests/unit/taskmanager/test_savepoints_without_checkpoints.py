@@ -10,8 +10,8 @@ from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.job_status import JobStatus
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import KeyedProcessFunction, RuntimeContext
-from tidegate.datastream.connectors.collect import CollectSink
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.protocol.messages import TriggerCheckpoint
 from tidegate.storage.metadata import read_metadata

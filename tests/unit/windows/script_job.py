@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from tests.unit.taskmanager.slot_harness import EPOCH, InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import JobStatus, WatermarkStrategy
-from tidegate.common.record_batch import RecordBatch
 from tidegate.common.watermark_strategy import WatermarkGenerator, WatermarkOutput
+from tidegate.contracts.batches import RecordBatch
 from tidegate.datastream import DataStream, OutputTag, StreamExecutionEnvironment
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader

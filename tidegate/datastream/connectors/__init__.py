@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.datastream.connectors.base import (
+    from tidegate.connectors.collection import CollectionSource
+    from tidegate.connectors.datagen import DataGeneratorSource
+    from tidegate.connectors.delta.sink import DeltaSink
+    from tidegate.connectors.discard import DiscardingSink
+    from tidegate.connectors.hybrid_source import HybridSource
+    from tidegate.connectors.number_sequence import NumberSequenceSource
+    from tidegate.connectors.print_sink import PrintSink
+    from tidegate.contracts.collect_sink import CollectSink
+    from tidegate.contracts.connectors import (
         Boundedness,
         Committer,
         DeliveryGuarantee,
@@ -19,11 +27,6 @@ if TYPE_CHECKING:
         StreamTransformer,
         SupportsPreprocessing,
     )
-    from tidegate.datastream.connectors.collect import CollectSink
-    from tidegate.datastream.connectors.collection import CollectionSource
-    from tidegate.datastream.connectors.datagen import DataGeneratorSource
-    from tidegate.datastream.connectors.delta import DeltaSink
-    from tidegate.datastream.connectors.discard import DiscardingSink
     from tidegate.datastream.connectors.file_system import (
         BucketAssigner,
         BulkFormat,
@@ -38,43 +41,40 @@ if TYPE_CHECKING:
         RollingPolicy,
         StreamFormat,
     )
-    from tidegate.datastream.connectors.hybrid_source import HybridSource
-    from tidegate.datastream.connectors.number_seq import NumberSequenceSource
-    from tidegate.datastream.connectors.print_sink import PrintSink
 
 _MODULES = {
-    "Boundedness": "base",
-    "BucketAssigner": "file_system",
-    "BulkFormat": "file_system",
-    "CollectSink": "collect",
-    "CollectionSource": "collection",
-    "Committer": "base",
-    "DataGeneratorSource": "datagen",
-    "DeliveryGuarantee": "base",
-    "DeltaSink": "delta",
-    "DiscardingSink": "discard",
-    "FileCompactStrategy": "file_system",
-    "FileCompactor": "file_system",
-    "FileEnumeratorProvider": "file_system",
-    "FileSink": "file_system",
-    "FileSource": "file_system",
-    "FileSourceBuilder": "file_system",
-    "FileSplitAssignerProvider": "file_system",
-    "HybridSource": "hybrid_source",
-    "NumberSequenceSource": "number_seq",
-    "OutputFileConfig": "file_system",
-    "PrintSink": "print_sink",
-    "RollingPolicy": "file_system",
-    "Sink": "base",
-    "SinkContext": "base",
-    "SinkWriter": "base",
-    "Source": "base",
-    "SourceContext": "base",
-    "SourceSplit": "base",
-    "SplitReader": "base",
-    "StreamFormat": "file_system",
-    "StreamTransformer": "base",
-    "SupportsPreprocessing": "base",
+    "Boundedness": "contracts.connectors",
+    "BucketAssigner": "datastream.connectors.file_system",
+    "BulkFormat": "datastream.connectors.file_system",
+    "CollectSink": "contracts.collect_sink",
+    "CollectionSource": "connectors.collection",
+    "Committer": "contracts.connectors",
+    "DataGeneratorSource": "connectors.datagen",
+    "DeliveryGuarantee": "contracts.connectors",
+    "DeltaSink": "connectors.delta.sink",
+    "DiscardingSink": "connectors.discard",
+    "FileCompactStrategy": "datastream.connectors.file_system",
+    "FileCompactor": "datastream.connectors.file_system",
+    "FileEnumeratorProvider": "datastream.connectors.file_system",
+    "FileSink": "datastream.connectors.file_system",
+    "FileSource": "datastream.connectors.file_system",
+    "FileSourceBuilder": "datastream.connectors.file_system",
+    "FileSplitAssignerProvider": "datastream.connectors.file_system",
+    "HybridSource": "connectors.hybrid_source",
+    "NumberSequenceSource": "connectors.number_sequence",
+    "OutputFileConfig": "datastream.connectors.file_system",
+    "PrintSink": "connectors.print_sink",
+    "RollingPolicy": "datastream.connectors.file_system",
+    "Sink": "contracts.connectors",
+    "SinkContext": "contracts.connectors",
+    "SinkWriter": "contracts.connectors",
+    "Source": "contracts.connectors",
+    "SourceContext": "contracts.connectors",
+    "SourceSplit": "contracts.connectors",
+    "SplitReader": "contracts.connectors",
+    "StreamFormat": "datastream.connectors.file_system",
+    "StreamTransformer": "contracts.connectors",
+    "SupportsPreprocessing": "contracts.connectors",
 }
 
 __all__ = [
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return getattr(importlib.import_module(f"tidegate.{module}"), name)
 
 
 def __dir__() -> list[str]:

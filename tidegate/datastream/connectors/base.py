@@ -1,224 +1,31 @@
-"""What a connector implements: replayable split sources, and sinks with a writer and an optional committer.
-
-A **source** is a list of *splits* (a file, a partition, a range), each read from an *offset* by a reader. Offsets are
-taken at a checkpoint between two batches and given back after a recovery: a reader that is opened at an offset must
-produce exactly the records it would have produced after it the first time. That is all exactly-once asks of a source.
-
-A **sink** writes through a `SinkWriter`. One that must be exactly-once outside of Tidegate has two phases:
-`prepare_commit` at the barrier returns *committables*, which become part of the checkpoint; when it is complete they
-are given to the `Committer`, again after a recovery until that succeeded, so `commit` has to be idempotent.
-"""
-
-from __future__ import annotations
-
-import abc
-import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-from tidegate.common.record_batch import RecordBatch
-
-T = TypeVar("T")
-CommT = TypeVar("CommT")
-
-
-class Boundedness(enum.Enum):
-    BOUNDED = "bounded"
-    CONTINUOUS_UNBOUNDED = "unbounded"
-
-
-class DeliveryGuarantee(enum.Enum):
-    """What a sink promises when the job restarts."""
-
-    EXACTLY_ONCE = 0
-    AT_LEAST_ONCE = 1
-    NONE = 2
-
-
-# ---------------------------------------------------------------- sources
-
-
-@dataclass(frozen=True)
-class SourceSplit:
-    """A part of a source that one reader reads in order. Subclass it with the fields that you need; must be picklable.
-
-    `split_id` is unique within the source and stays the same across restarts."""
-
-    split_id: str
-
-
-class SourceContext:
-    """What a reader may know of its place in the job."""
-
-    def __init__(self, operator_name: str, subtask: int, parallelism: int, clock: Any) -> None:
-        self.operator_name = operator_name
-        self.subtask = subtask
-        self.parallelism = parallelism
-        self.clock = clock  # has now_ms() -> float; use it instead of time.time() so that simulations replay
-        self.runtime_context: Any = None  # functions.RuntimeContext: metrics, accumulators, job parameters
-
-
-class SplitReader(abc.ABC, Generic[T]):
-    """Reads one split. Called from the mailbox thread only, so it must not block: return an empty batch instead."""
-
-    @abc.abstractmethod
-    def poll(self, max_records: int) -> RecordBatch | list[T] | None:
-        """The next records in order (at most `max_records`, [] when there are none right now), or None at the end of a
-        bounded split; after None it is not called again."""
-
-    @abc.abstractmethod
-    def offset(self) -> Any:
-        """Picklable position after the last record that `poll` returned. May be called at any time between polls."""
-
-    def wake_at_ms(self) -> float | None:
-        """After an empty poll: the clock time at which polling again is worthwhile (None: a short default)."""
-        return None
-
-    @property
-    def idle(self) -> bool:
-        """True while there is nothing to read until something new turns up (a file, say): the split is then left out
-        of the source's watermark, as one with `with_idleness` is."""
-        return False
-
-    def notify_checkpoint_complete(self, checkpoint_id: int, offset: Any) -> None:
-        """The checkpoint that holds `offset` is complete: what lies before it will not be asked for again."""
-
-    def close(self) -> None:
-        """Called once, also after a failure."""
-
-
-class Source(abc.ABC, Generic[T]):
-    """Base of all sources. An instance is pickled to the workers."""
-
-    gives_timestamps = True
-    """False: records of this source never have timestamps of their own, so event time needs a timestamp assigner."""
-
-    @property
-    def boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    @abc.abstractmethod
-    def create_splits(self, parallelism: int) -> Sequence[SourceSplit]:
-        """All splits, made once on the driver when the job is submitted (never again for a job that restarts).
-
-        Split number i goes to subtask i modulo parallelism."""
-
-    @abc.abstractmethod
-    def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[T]:
-        """A reader positioned at `offset` (None: the beginning of the split)."""
-
-    def get_produced_type(self) -> Any:
-        """The TypeInformation of the records, None when unknown."""
-        return None
-
-
-# ---------------------------------------------------------------- sinks
-
-
-class SinkContext:
-    """What a writer may know of its place in the job. `restored_state` holds what `snapshot_state` returned in the
-    checkpoint that the job started from (a list: several entries after rescaling, empty on a fresh start);
-    `restored_committables` what waits to be committed from there: the committer gets it, a writer only looks, to tell
-    left-overs from what is still needed. `operator_id` stays the same across restarts."""
-
-    def __init__(
-        self,
-        job_id: str,
-        operator_name: str,
-        subtask: int,
-        parallelism: int,
-        attempt: int,
-        clock: Any,
-        restored_state: Sequence[Any] = (),
-        restored_checkpoint_id: int | None = None,
-        operator_id: str = "",
-        restored_committables: Sequence[Any] = (),
-    ) -> None:
-        self.job_id = job_id
-        self.operator_name = operator_name
-        self.subtask = subtask
-        self.parallelism = parallelism
-        self.attempt = attempt
-        self.clock = clock
-        self.restored_state = list(restored_state)
-        self.restored_checkpoint_id = restored_checkpoint_id
-        self.operator_id = operator_id
-        self.restored_committables = list(restored_committables)
-
-
-class SinkWriter(abc.ABC, Generic[T, CommT]):
-    """Writes records. All calls come from the mailbox thread, in this order::
-
-    write_batch* (flush prepare_commit snapshot_state)* ... flush(True) prepare_commit snapshot_state* close
-    """
-
-    @abc.abstractmethod
-    def write_batch(self, values: list[T], timestamps: list[int] | None) -> None: ...
-
-    def flush(self, end_of_input: bool) -> None:
-        """Before every checkpoint and at the end of input: hand everything to the outside (pre-commit)."""
-
-    def prepare_commit(self) -> list[CommT]:
-        """Picklable committables for all that was written since the last call. Part of the checkpoint."""
-        return []
-
-    def snapshot_state(self, checkpoint_id: int) -> list[Any]:
-        """Picklable writer state, e.g. open files; items are dealt out over the subtasks when the job is rescaled."""
-        return []
-
-    @property
-    def available(self) -> bool:
-        """False while the writer cannot take more; the task then waits without blocking the slot."""
-        return True
-
-    def close(self) -> None:
-        """Called once, also after a failure. Must not commit anything."""
-
-
-class Committer(abc.ABC, Generic[CommT]):
-    """Makes committables visible. Runs on a helper thread, so it may block. Must be idempotent: after a crash the same
-    committables are committed again."""
-
-    @abc.abstractmethod
-    def commit(self, committables: list[CommT]) -> list[CommT]:
-        """Commit all; return those to be retried later. An exception counts as a failed try of all. A committable is
-        retried with back-off, and the job fails rather than drop one."""
-
-    def close(self) -> None: ...
-
-
-class Sink(abc.ABC, Generic[T, CommT]):
-    """Base of all sinks. An instance is pickled to the workers."""
-
-    @abc.abstractmethod
-    def create_writer(self, context: SinkContext) -> SinkWriter[T, CommT]: ...
-
-    def for_declared_type(self) -> Sink[T, CommT]:
-        """The sink for a stream whose type the program has declared: itself, unless that makes a difference, as it does
-        to text, which then is what Flink prints."""
-        return self
-
-    def create_committer(self) -> Committer[CommT] | None:
-        """None: one phase, nothing to commit."""
-        return None
-
-    def discard_leftovers(self, job_id: str) -> None:
-        """On the driver, when a BATCH job is over: delete what its writers wrote and nobody committed. In BATCH mode
-        every attempt of a task has an `operator_id` of its own in its SinkContext, so that a writer takes nothing of
-        another attempt for a left-over of its own."""
-
-
-class StreamTransformer(abc.ABC):
-    """What is done to a stream before it gets to a sink."""
-
-    @abc.abstractmethod
-    def apply(self, ds: Any) -> Any:
-        """The stream that the sink takes instead of `ds`."""
-
-
-class SupportsPreprocessing(abc.ABC):
-    """A sink that has something done to the stream first: `DataStream.sink_to` applies the transformer."""
-
-    @abc.abstractmethod
-    def get_transformer(self) -> StreamTransformer | None: ...
+"""PyFlink's path for `tidegate.contracts.connectors`."""
+
+from tidegate.contracts.connectors import (
+    Boundedness,
+    Committer,
+    DeliveryGuarantee,
+    Sink,
+    SinkContext,
+    SinkWriter,
+    Source,
+    SourceContext,
+    SourceSplit,
+    SplitReader,
+    StreamTransformer,
+    SupportsPreprocessing,
+)
+
+__all__ = [
+    "Boundedness",
+    "Committer",
+    "DeliveryGuarantee",
+    "Sink",
+    "SinkContext",
+    "SinkWriter",
+    "Source",
+    "SourceContext",
+    "SourceSplit",
+    "SplitReader",
+    "StreamTransformer",
+    "SupportsPreprocessing",
+]

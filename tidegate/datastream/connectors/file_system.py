@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from tidegate.datastream.connectors.bucket_assigner import BucketAssigner, BucketContext
-from tidegate.datastream.connectors.file_compaction import FileCompactor, FileCompactStrategy
-from tidegate.datastream.connectors.file_formats import BulkFormat, FileFormat, FileRecordReader, StreamFormat
-from tidegate.datastream.connectors.file_sink import BulkFormatBuilder, FileSink, RowFormatBuilder, StreamingFileSink
-from tidegate.datastream.connectors.file_source import (
-    FileEnumeratorProvider,
-    FileSource,
-    FileSourceBuilder,
-    FileSplitAssignerProvider,
-)
-from tidegate.datastream.connectors.output_file_config import OutputFileConfig
-from tidegate.datastream.connectors.rolling_policy import (
+from tidegate.connectors.files.bucket_assigner import BucketAssigner, BucketContext
+from tidegate.connectors.files.compaction import FileCompactor, FileCompactStrategy
+from tidegate.connectors.files.output_file_config import OutputFileConfig
+from tidegate.connectors.files.rolling_policy import (
     DefaultRollingPolicy,
     OnCheckpointRollingPolicy,
     PartFileInfo,
     RollingPolicy,
 )
+from tidegate.connectors.files.sink import BulkFormatBuilder, FileSink, RowFormatBuilder, StreamingFileSink
+from tidegate.connectors.files.source import (
+    FileEnumeratorProvider,
+    FileSource,
+    FileSourceBuilder,
+    FileSplitAssignerProvider,
+)
+from tidegate.contracts.file_formats import BulkFormat, FileFormat, FileRecordReader
+from tidegate.formats.text_lines import StreamFormat
 
 __all__ = [
     "FileSource",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tidegate.spark.dataframes.data_source import PySparkSource
+from tidegate.datastream.spark_bridge import spark_module
 
-__all__ = ["PySparkSource"]
+__all__ = ["PySparkSource"]  # noqa: F822 (by __getattr__)
 
 
 def __getattr__(name: str) -> Any:
     if name != "PySparkSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tidegate.spark.dataframes.data_source import PySparkSource
-
-    return PySparkSource
+    return spark_module("dataframes.data_source").PySparkSource

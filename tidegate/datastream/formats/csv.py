@@ -1,10 +1,14 @@
-"""Comma-separated values: files and messages."""
+"""PyFlink's path for `tidegate.formats.csv`."""
 
-from __future__ import annotations
-
-from tidegate.datastream.formats.csv_files import CsvBulkWriters, CsvReaderFormat, HeaderMismatchError
-from tidegate.datastream.formats.csv_messages import CsvRowDeserializationSchema, CsvRowSerializationSchema
-from tidegate.datastream.formats.csv_schema import CsvSchema, CsvSchemaBuilder
+from tidegate.formats.csv import (
+    CsvBulkWriters,
+    CsvReaderFormat,
+    CsvRowDeserializationSchema,
+    CsvRowSerializationSchema,
+    CsvSchema,
+    CsvSchemaBuilder,
+    HeaderMismatchError,
+)
 
 __all__ = [
     "CsvBulkWriters",

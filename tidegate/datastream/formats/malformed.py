@@ -12,56 +12,15 @@ Assign timestamps behind it, not in the source: an assigner would be asked about
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tidegate.common.errors import ConfigurationError, TidegateError
-from tidegate.common.value_conversion import shorten
-from tidegate.datastream.functions import ProcessFunction
-from tidegate.datastream.output_tag import OutputTag
+from tidegate.contracts.functions import ProcessFunction
+from tidegate.contracts.output_tag import OutputTag
+from tidegate.datastream.stream import DataStream
+from tidegate.formats.malformed import MalformedLine, MalformedLineError, OnMalformed
 
-if TYPE_CHECKING:
-    from tidegate.datastream.data_stream import DataStream
-
-
-class OnMalformed(enum.Enum):
-    FAIL = "fail"  # with file and line number; the default
-    SKIP = "skip"
-    SIDE_OUTPUT = "side output"  # as a MalformedLine among the records
-
-
-@dataclass(frozen=True)
-class MalformedLine:
-    path: str
-    line_number: int  # from 1; of a record of several lines, the first
-    text: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}, line {self.line_number}: {self.reason}: {shorten(self.text)}"
-
-
-class MalformedLineError(TidegateError):
-    """A line cannot be read; the message has file and line number."""
-
-    def __init__(self, line: MalformedLine) -> None:
-        super().__init__(
-            f"{line}. Correct the file, or have the format leave such lines out or set them apart: "
-            "on_malformed(OnMalformed.SKIP) or on_malformed(OnMalformed.SIDE_OUTPUT)."
-        )
-        self.line = line
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MalformedLineError, (self.line,)
-
-
-def checked_action(action: object) -> OnMalformed:
-    if not isinstance(action, OnMalformed):
-        names = ", ".join(f"OnMalformed.{member.name}" for member in OnMalformed)
-        raise ConfigurationError(f"on_malformed: takes one of {names}, got {action!r}")
-    return action
+__all__ = ["MalformedLine", "MalformedLineError", "OnMalformed", "split_malformed"]
 
 
 class _SetApart(ProcessFunction):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.network.elements import MIN_WATERMARK, ControlElement, Watermark
 from tidegate.network.serialization import dump_values
 from tidegate.spark.batch.order import TooManyBlocksError, pack_key

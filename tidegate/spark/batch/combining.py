@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.functions import CheckpointedFunction, Function
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import CheckpointedFunction, Function
 from tidegate.graph.job_graph import JobEdge, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import ReduceSpec
 from tidegate.spark.batch.blocks import COMBINED, BlockOutput

@@ -17,7 +17,7 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.worker_files import WorkerFiles
-from tidegate.datastream.connectors.collect import CollectSink
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.operator_specs import SinkSpec, SourceSpec
 from tidegate.graph.picklability import check_picklable

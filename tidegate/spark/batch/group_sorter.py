@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import IO, Any
 
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.network.serialization import dump_values
 
 _IN_MEMORY = 200_000  # records

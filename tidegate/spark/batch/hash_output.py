@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.spark.batch.blocks import BlockChannel, BlockOutput
 from tidegate.taskmanager.edge_output import HashOutput
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError, JobGraphError
 from tidegate.common.watermark_strategy import WatermarkKind
-from tidegate.datastream.connectors.base import Boundedness
+from tidegate.contracts.connectors import Boundedness
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import AssignTimestampsSpec, AsyncSpec, ReduceSpec, SourceSpec
 from tidegate.spark.batch.blocks import MAX_CONSUMERS, NO_GROUP

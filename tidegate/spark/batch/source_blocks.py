@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.connectors import Source, SourceContext, SourceSplit, SplitReader
 from tidegate.graph.job_graph import JobGraph, JobVertex
 from tidegate.graph.operator_specs import SourceSpec
 

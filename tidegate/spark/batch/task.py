@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.state import ListStateDescriptor
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.job_graph import PartitionKind
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.network.serialization import dump_values

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import check_internal
 from tidegate.common.types import Row
-from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
-from tidegate.datastream.connectors.driver_side import DriverSide
-from tidegate.datastream.formats.arrow_rows import RowsOfColumns
+from tidegate.contracts.connectors import Source, SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.driver_side import DriverSide
+from tidegate.formats.arrow_rows import RowsOfColumns
 from tidegate.spark.dataframes.landed_rows import LandedRows
 from tidegate.spark.dataframes.landing import LandedFile, land
 from tidegate.spark.dataframes.mapped_columns import map_in_arrow
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.common.job_client import JobClient
-    from tidegate.datastream.formats.columnar import ColumnarReader
+    from tidegate.formats.columnar import ColumnarReader
 
 log = logging.getLogger("tidegate.spark")
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import Row
-from tidegate.datastream.connectors.base import Boundedness, Source, SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 from tidegate.spark.dataframes.row_pump import Chunk, PumpedReader, in_chunks
 from tidegate.spark.dataframes.schemas import arrow_schema_of, given_schema, row_type_of
 

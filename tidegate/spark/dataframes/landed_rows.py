@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import TidegateError
-from tidegate.datastream.formats.arrow_rows import RowsOfColumns
-from tidegate.datastream.formats.columnar import ColumnarReader
-from tidegate.storage.input_files import InputFiles
+from tidegate.connectors.files.input_files import InputFiles
+from tidegate.formats.arrow_rows import RowsOfColumns
+from tidegate.formats.columnar import ColumnarReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

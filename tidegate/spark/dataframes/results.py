@@ -16,16 +16,16 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import BulkWriter, BulkWriterFactory
-from tidegate.datastream.connectors.base import Boundedness
-from tidegate.datastream.connectors.bucket_assigner import BucketAssigner
-from tidegate.datastream.connectors.collect import CollectSink
-from tidegate.datastream.connectors.file_sink import FileSink
-from tidegate.datastream.connectors.file_writer import FileWriterSettings
-from tidegate.datastream.connectors.output_file_config import OutputFileConfig
-from tidegate.datastream.connectors.rolling_policy import RollingPolicy
+from tidegate.connectors.files.bucket_assigner import BucketAssigner
+from tidegate.connectors.files.output_file_config import OutputFileConfig
+from tidegate.connectors.files.rolling_policy import RollingPolicy
+from tidegate.connectors.files.sink import FileSink
+from tidegate.connectors.files.writer import FileWriterSettings
+from tidegate.contracts.collect_sink import CollectSink
+from tidegate.contracts.connectors import Boundedness
 from tidegate.datastream.execution_mode import RuntimeExecutionMode
-from tidegate.datastream.formats.arrow_rows import ColumnsOfRecords
-from tidegate.datastream.formats.columnar import ColumnarWriter
+from tidegate.formats.arrow_rows import ColumnsOfRecords
+from tidegate.formats.columnar import ColumnarWriter
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.operator_specs import SinkSpec, SourceSpec
 from tidegate.graph.picklability import check_picklable
@@ -131,7 +131,7 @@ class ArrowParquetFactory(BulkWriterFactory):
         self._single = single
 
     def create(self, stream: BinaryIO) -> BulkWriter:
-        from tidegate.datastream.formats.parquet import ParquetOutput
+        from tidegate.formats.parquet import ParquetOutput
 
         columns = ColumnsOfRecords(self._schema, self._single)
         return ColumnarWriter(stream, self._schema, columns.batch, ParquetOutput)

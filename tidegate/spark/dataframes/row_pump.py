@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.common.types import Row
-from tidegate.datastream.connectors.base import SplitReader
-from tidegate.datastream.formats.arrow_rows import ColumnsOfRecords, RowsOfColumns
+from tidegate.contracts.connectors import SplitReader
+from tidegate.formats.arrow_rows import ColumnsOfRecords, RowsOfColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

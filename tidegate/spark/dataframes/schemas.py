@@ -25,8 +25,8 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.type_schema import DATE, LIST, TIMESTAMP
 from tidegate.common.typeinfo import MapTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation, Types
-from tidegate.datastream.formats.arrow_types import DECIMAL_SCALE
-from tidegate.datastream.formats.text_values import kind_of
+from tidegate.formats.arrow_types import DECIMAL_SCALE
+from tidegate.formats.text_values import kind_of
 from tidegate.spark.dataframes.row_type import DataFrameRowTypeInfo
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import TidegateError
 from tidegate.common.types import Row
-from tidegate.datastream.connectors.base import SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.connectors import SourceContext, SourceSplit, SplitReader
 from tidegate.spark.dataframes.landed_rows import LandedRows
 from tidegate.spark.dataframes.landing import LandedFile
 from tidegate.spark.dataframes.staged_batches import BatchGoneError, LaneProgress, QueryFailure, StagedBatches
 
 if TYPE_CHECKING:
-    from tidegate.datastream.formats.columnar import ColumnarReader
+    from tidegate.formats.columnar import ColumnarReader
 
 _LOOK_S, _REMOTE_LOOK_S = 0.03, 0.5
 _REPORT_LOOKS = 10  # progress of reading is reported every so many looks; of checkpoints at once

@@ -16,8 +16,8 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, ResourceError, check_internal
 from tidegate.common.types import Row
-from tidegate.datastream.connectors.base import Boundedness, Source, SourceContext, SourceSplit, SplitReader
-from tidegate.datastream.connectors.driver_side import DriverSide
+from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.driver_side import DriverSide
 from tidegate.spark.dataframes.landed_rows import LandedRows
 from tidegate.spark.dataframes.landing_query import LandingQuery, QuerySettings
 from tidegate.spark.dataframes.schemas import arrow_schema_of, row_type_of

@@ -20,7 +20,7 @@ from typing import Any
 from tidegate.common.errors import StateBackendError
 from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import CLASS
-from tidegate.datastream.state import ReducingStateDescriptor, StateDescriptor
+from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
 from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.heap_snapshot import BACKEND_NAME as HEAP

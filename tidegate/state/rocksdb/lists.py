@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from tidegate.datastream.state import ListState
+from tidegate.contracts.state import ListState
 from tidegate.state.keyed_states import Cursor
 from tidegate.state.rocksdb.frozen import Frozen
 from tidegate.state.rocksdb.keys import prefix_end

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tidegate.datastream.state import MapState
+from tidegate.contracts.state import MapState
 from tidegate.state.keyed_states import Cursor
 from tidegate.state.rocksdb.frozen import Frozen
 from tidegate.state.rocksdb.keys import decode_value, encode_value, prefix_end

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.common.ids import CheckpointId
-from tidegate.common.record_batch import RecordBatch
 from tidegate.common.value_conversion import shorten
-from tidegate.datastream.functions import AsyncFunction
-from tidegate.datastream.state import ListStateDescriptor
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import AsyncFunction
+from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import AsyncSpec
 from tidegate.taskmanager.async_results import Call, Mark, OrderedResults, Results, UnorderedResults
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext

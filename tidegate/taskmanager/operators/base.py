@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 from tidegate.common.accumulators import Accumulator
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.metrics import MetricGroup
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.functions import CheckpointedFunction, CheckpointListener
-from tidegate.datastream.state import FunctionSnapshotContext
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import CheckpointedFunction, CheckpointListener
+from tidegate.contracts.state import FunctionSnapshotContext
 from tidegate.graph.job_graph import OperatorNode
 from tidegate.network.elements import MIN_WATERMARK
 from tidegate.protocol.messages import Message

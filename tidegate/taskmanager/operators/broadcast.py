@@ -8,11 +8,11 @@ from itertools import repeat
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from tidegate.datastream.state import MapStateDescriptor, ReadOnlyBroadcastState
-from tidegate.datastream.time_domain import TimeDomain
-from tidegate.datastream.timerservice import TimerService
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from tidegate.contracts.state import MapStateDescriptor, ReadOnlyBroadcastState
+from tidegate.contracts.time_domain import TimeDomain
+from tidegate.contracts.timer_service import TimerService
 from tidegate.graph.operator_specs import BroadcastProcessSpec
 from tidegate.state.operator_state import HeapBroadcastState
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext

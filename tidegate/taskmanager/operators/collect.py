@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.common.ids import CheckpointId, SubtaskIndex
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.state import ListStateDescriptor
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.state import ListStateDescriptor
 from tidegate.network.serialization import dump_values
 from tidegate.protocol.messages import CollectChunk
 from tidegate.taskmanager.operators.base import Operator, OperatorContext

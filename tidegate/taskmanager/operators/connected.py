@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any
 
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
 from tidegate.taskmanager.operators.keyed import TimerOperator
 from tidegate.taskmanager.operators.results import emit_results

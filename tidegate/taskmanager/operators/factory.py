@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.common.errors import InternalError
-from tidegate.datastream.connectors.collect import CollectSink
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.graph import operator_specs as specs
 from tidegate.taskmanager.operators.async_wait import AsyncWaitOperator
 from tidegate.taskmanager.operators.base import Operator, OperatorContext

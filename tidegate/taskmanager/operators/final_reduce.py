@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from tidegate.common.record_batch import RecordBatch
+from tidegate.contracts.batches import RecordBatch
 from tidegate.taskmanager.operators.base import OperatorContext, last_taken
 from tidegate.taskmanager.operators.keyed import ReduceOperator
 

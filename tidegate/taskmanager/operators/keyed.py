@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from tidegate.common.errors import ConfigurationError, check_internal
 from tidegate.common.ids import CheckpointId
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.functions import CheckpointedFunction
-from tidegate.datastream.state import ValueStateDescriptor
-from tidegate.datastream.time_domain import TimeDomain
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import CheckpointedFunction
+from tidegate.contracts.state import ValueStateDescriptor
+from tidegate.contracts.time_domain import TimeDomain
 from tidegate.graph.operator_specs import KeyedMapSpec
 from tidegate.state.key_groups import is_unhashable, key_group, unhashable_key
 from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind

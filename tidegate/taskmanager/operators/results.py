@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.output_tag import OutputTag
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.output_tag import OutputTag
 from tidegate.taskmanager.operators.base import Operator
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from tidegate.common.errors import TidegateError
 from tidegate.common.ids import CheckpointId
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.connectors.base import SinkContext
-from tidegate.datastream.functions import SinkFunction
-from tidegate.datastream.state import ListStateDescriptor
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.connectors import SinkContext
+from tidegate.contracts.functions import SinkFunction
+from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SinkSpec
 from tidegate.taskmanager.operators.base import FunctionOperator, Operator, OperatorContext, bind
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import CheckpointId
-from tidegate.common.record_batch import RecordBatch
 from tidegate.common.watermark_strategy import WatermarkAlignment
-from tidegate.datastream.connectors.base import SourceContext, SourceSplit, SplitReader
-from tidegate.datastream.state import ListStateDescriptor
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.connectors import SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SourceSpec
 from tidegate.network.elements import MAX_WATERMARK
 from tidegate.taskmanager.operators.base import Operator, OperatorContext, bind

@@ -7,9 +7,9 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.ids import CheckpointId
-from tidegate.common.record_batch import RecordBatch
 from tidegate.common.value_conversion import shorten
-from tidegate.datastream.state import ListStateDescriptor
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.state import ListStateDescriptor
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.taskmanager.operators.base import Operator, OperatorContext, last_taken
 from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined

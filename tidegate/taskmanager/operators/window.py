@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.functions import ProcessAllWindowFunction, ProcessWindowFunction, RuntimeContext
-from tidegate.datastream.window import (
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import ProcessAllWindowFunction, ProcessWindowFunction, RuntimeContext
+from tidegate.contracts.window import (
     CountSlidingWindowAssigner,
     CountTrigger,
     CountTumblingWindowAssigner,

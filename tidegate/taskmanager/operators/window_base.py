@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tidegate.common.errors import ConfigurationError, SnapshotError, check_internal
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.functions import (
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import (
     AllWindowFunction,
     KeyedStateStore,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
-from tidegate.datastream.state import StateDescriptor
-from tidegate.datastream.window import MergingWindowAssigner, Window
+from tidegate.contracts.state import StateDescriptor
+from tidegate.contracts.window import MergingWindowAssigner, Window
 from tidegate.graph.operator_specs import WindowSpec
 from tidegate.taskmanager.checked_states import CheckedStates
 from tidegate.taskmanager.operators.base import OperatorContext, bind

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tidegate.datastream.state import ListStateDescriptor, ValueStateDescriptor
+from tidegate.contracts.state import ListStateDescriptor, ValueStateDescriptor
 from tidegate.graph.operator_specs import WindowSpec
 from tidegate.taskmanager.operators.window_base import aggregation_calls
 

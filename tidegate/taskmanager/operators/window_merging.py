@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tidegate.datastream.state import ValueStateDescriptor
-from tidegate.datastream.window import MergingWindowAssigner
+from tidegate.contracts.state import ValueStateDescriptor
+from tidegate.contracts.window import MergingWindowAssigner
 
 OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]
 """(the new window, the windows it is made of, the state window to keep, the other state windows)."""

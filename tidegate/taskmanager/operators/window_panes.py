@@ -15,8 +15,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from tidegate.common.ids import CheckpointId
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.window import TimeWindow
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.window import TimeWindow
 from tidegate.state.table import StateTable
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager.operators.base import OperatorContext

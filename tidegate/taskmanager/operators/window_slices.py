@@ -15,9 +15,9 @@ import decimal
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.record_batch import RecordBatch
-from tidegate.datastream.state import MapStateDescriptor
-from tidegate.datastream.window import TimeWindow
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.state import MapStateDescriptor
+from tidegate.contracts.window import TimeWindow
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.state.serialization import dumps, loads
 from tidegate.taskmanager.operators.base import OperatorContext

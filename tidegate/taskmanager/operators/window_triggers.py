@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.datastream.functions import AggregateFunction
-from tidegate.datastream.state import (
+from tidegate.contracts.functions import AggregateFunction
+from tidegate.contracts.state import (
     AggregatingState,
     AggregatingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
-from tidegate.datastream.window import Trigger
+from tidegate.contracts.window import Trigger
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, renamed
 from tidegate.taskmanager.timers import OperatorTimers
 

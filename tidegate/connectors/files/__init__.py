@@ -1,0 +1,1 @@
+"""Files on local disks and object stores, as source and as sink."""

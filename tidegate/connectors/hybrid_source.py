@@ -1,0 +1,157 @@
+"""HybridSource: several sources one after the other, for example files with the past and then a topic with the present.
+
+All splits of all sources are made when the job is submitted and dealt out over *lanes*, one per subtask. A lane reads
+its splits of the first source to their end, then those of the second, and so on; lanes do not wait for each other. A
+lane is what the checkpoint knows as a split: its offset is the index of the source and the offsets of the inner splits.
+Watermarks are made per lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
+
+
+@dataclass(frozen=True)
+class HybridSplit(SourceSplit):
+    stages: tuple[tuple[SourceSplit, ...], ...]  # by source: its splits in this lane
+
+
+class HybridSource(Source[Any]):
+    """Make one with `HybridSource.builder(first).add_source(next).build()`. All sources but the last are bounded."""
+
+    def __init__(self, sources: Sequence[Source[Any]]) -> None:
+        for position, source in enumerate(sources[:-1], 1):
+            if source.boundedness is not Boundedness.BOUNDED:
+                raise ConfigurationError(
+                    f"HybridSource: source {position} of {len(sources)} ({type(source).__name__}) has no end, so what "
+                    "comes behind it would never be read; only the last source may be unbounded"
+                )
+        self._sources = tuple(sources)
+
+    @staticmethod
+    def builder(first_source: Source[Any]) -> HybridSourceBuilder:
+        return HybridSourceBuilder(first_source)
+
+    @property
+    def inner_sources(self) -> tuple[Source[Any], ...]:
+        return self._sources
+
+    @property
+    def gives_timestamps(self) -> bool:  # type: ignore[override]
+        return any(source.gives_timestamps for source in self._sources)
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return self._sources[-1].boundedness
+
+    def create_splits(self, parallelism: int) -> Sequence[SourceSplit]:
+        stages = [list(source.create_splits(parallelism)) for source in self._sources]
+        return [
+            HybridSplit(f"lane {lane}", tuple(tuple(splits[lane::parallelism]) for splits in stages))
+            for lane in range(parallelism)
+        ]
+
+    def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Any]:
+        assert isinstance(split, HybridSplit)
+        return _HybridReader(self._sources, split, offset or (0, {}), context)
+
+    def get_produced_type(self) -> Any:
+        return self._sources[0].get_produced_type()
+
+
+class HybridSourceBuilder:
+    def __init__(self, first_source: Source[Any]) -> None:
+        self._sources = [_checked("HybridSource.builder", first_source)]
+
+    def add_source(self, source: Source[Any]) -> HybridSourceBuilder:
+        self._sources.append(_checked("HybridSourceBuilder.add_source", source))
+        return self
+
+    def build(self) -> HybridSource:
+        return HybridSource(self._sources)
+
+
+class _HybridReader(SplitReader[Any]):
+    """Of the current stage all inner splits are read in turn."""
+
+    def __init__(
+        self, sources: tuple[Source[Any], ...], split: HybridSplit, offset: tuple[int, dict[str, Any]], context: Any
+    ) -> None:
+        self._sources = sources
+        self._split = split
+        self._context = context
+        self._stage, done = offset
+        self._offsets: dict[str, Any] = {}  # of inner splits of this stage that are finished: split id -> last offset
+        self._readers: list[tuple[SourceSplit, SplitReader[Any]]] = []
+        self._turn = 0
+        if self._stage < len(sources):
+            self._open(done)
+
+    def _open(self, offsets: dict[str, Any]) -> None:
+        source = self._sources[self._stage]
+        for inner in self._split.stages[self._stage]:
+            finished, offset = offsets.get(inner.split_id, (False, None))
+            if finished:
+                self._offsets[inner.split_id] = offset
+            else:
+                self._readers.append((inner, source.create_reader(inner, offset, self._context)))
+
+    def poll(self, max_records: int) -> RecordBatch | list[Any] | None:
+        while self._stage < len(self._sources):
+            for _ in range(len(self._readers)):
+                self._turn %= len(self._readers)
+                inner, reader = self._readers[self._turn]
+                polled = reader.poll(max_records)
+                if polled is None:
+                    self._offsets[inner.split_id] = reader.offset()
+                    del self._readers[self._turn]
+                    reader.close()
+                    continue
+                self._turn += 1
+                if len(polled):
+                    return polled
+            if self._readers:
+                return []
+            self._stage += 1
+            self._offsets = {}
+            if self._stage < len(self._sources):
+                self._open({})
+        return None
+
+    def offset(self) -> tuple[int, dict[str, tuple[bool, Any]]]:
+        offsets = {split_id: (True, offset) for split_id, offset in self._offsets.items()}
+        offsets.update({inner.split_id: (False, reader.offset()) for inner, reader in self._readers})
+        return self._stage, offsets
+
+    def wake_at_ms(self) -> float | None:
+        times = [reader.wake_at_ms() for _, reader in self._readers]
+        known = [t for t in times if t is not None]
+        return min(known) if known and len(known) == len(times) else None
+
+    @property
+    def idle(self) -> bool:
+        return bool(self._readers) and all(reader.idle for _, reader in self._readers)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int, offset: Any) -> None:
+        stage, offsets = offset
+        if stage == self._stage:
+            for inner, reader in self._readers:
+                if inner.split_id in offsets:
+                    reader.notify_checkpoint_complete(checkpoint_id, offsets[inner.split_id][1])
+
+    def close(self) -> None:
+        readers, self._readers = self._readers, []
+        for _, reader in readers:
+            reader.close()
+
+
+def _checked(method: str, source: Any) -> Source[Any]:
+    if not isinstance(source, Source):
+        raise TypeError(f"{method}: takes a Source (tidegate.contracts.connectors), got {source!r}")
+    return source

@@ -1,0 +1,1 @@
+"""Formats of records and files: csv, json, avro, parquet, orc."""
