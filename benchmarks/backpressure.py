@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.report import Figure
 from benchmarks.workloads import RunningCount, environment, first, numbers, to_pair
 from tidegate.connectors.discard import DiscardingSink
-from tidegate.jobmanager.checkpoint_stats import CheckpointStatus
+from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 
 
 class SlowCount(RunningCount):

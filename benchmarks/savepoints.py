@@ -24,7 +24,7 @@ from tidegate.common.type_schema import schema_of
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.state.factory import KeyedBackends
 from tidegate.state.rocksdb.settings import RocksDBSettings
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.handles import KeyedSnapshot
 from tidegate.storage.reader import FileStateSource

@@ -20,7 +20,7 @@ from typing import Any
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.state.backend import KeyedSnapshotWriter
-from tidegate.state.heap import HeapKeyedStateBackend
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import KeyedSnapshot
 

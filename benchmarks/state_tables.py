@@ -27,11 +27,11 @@ from tidegate.snapshots import SavepointBuilder
 from tidegate.snapshots.state_table import open_state
 from tidegate.state.factory import KeyedBackends
 from tidegate.state.rocksdb.settings import RocksDBSettings
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.format import write_savepoint_metadata
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import CheckpointMetadata, OperatorMetadata, OperatorSnapshot
-from tidegate.storage.savepoint_format import write_savepoint_metadata
 
 GROUPS = 128
 STATE = ValueStateDescriptor("count", Types.LONG())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tests.simulation import end_checks
 from tests.simulation.verify import check
 from tidegate.common.job_status import JobStatus
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
-from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.state.factory import HASHMAP, ROCKSDB
 from tidegate.storage.cleanup import checkpoint_files

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.random_job import JobBuilder, RandomJob
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.network.elements import Alignment
 from tidegate.state.factory import HASHMAP, ROCKSDB

@@ -1,4 +1,4 @@
-"""A worker process of the simulation: hosts the real `SlotRuntime`, as `tidegate.spark.worker` does."""
+"""A worker process of the simulation: hosts the real `SlotRuntime`, as `tidegate.spark.streaming.worker` does."""
 
 from __future__ import annotations
 

@@ -21,8 +21,12 @@ from tests.simulation.scenario import Scenario, Variation
 from tests.simulation.sim_clock import SimClock
 from tests.simulation.sim_slot import LOST, AsyncWork, Life, SimSlot, check_credits
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
-from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
-from tidegate.jobmanager.instructions import (
+from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.restart_strategies import FixedDelay
+from tidegate.network.wire import Frame
+from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
     DeleteOrphans,
@@ -37,10 +41,6 @@ from tidegate.jobmanager.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.jobmanager.job_master import JobMaster
-from tidegate.jobmanager.recovery_points import RestorePoint
-from tidegate.jobmanager.restart_strategies import FixedDelay
-from tidegate.network.wire import Frame
 from tidegate.protocol.messages import (
     DeclineCheckpoint,
     Deploy,
@@ -51,8 +51,8 @@ from tidegate.protocol.messages import (
     encode,
 )
 from tidegate.state.factory import ROCKSDB
+from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
-from tidegate.storage.savepoint_format import write_savepoint_metadata
 from tidegate.taskmanager.deployment import SlotPlan
 
 MAX_STEPS = 60_000

@@ -10,20 +10,21 @@ import pytest
 
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import Mode, Variation
+from tidegate.fault_tolerance.barriers import handlers as barriers
+from tidegate.fault_tolerance.barriers.subtask_checkpoint import SubtaskCheckpoint
 from tidegate.jobmanager import state_assignment
 from tidegate.network.channels import InputChannel, OutputChannel
-from tidegate.state.heap import HeapKeyedStateBackend
-from tidegate.state.increments import IncrementLedger
+from tidegate.state.heap.backend import HeapKeyedStateBackend
+from tidegate.state.heap.increments import IncrementLedger
 from tidegate.state.key_groups import key_group, stable_hash
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
 from tidegate.storage.cleanup import SharedFileRegistry
 from tidegate.storage.job_directory import SHARED
 from tidegate.storage.writers import FileTaskStateWriter
-from tidegate.taskmanager import barriers, channel_restore
+from tidegate.taskmanager import channel_restore
 from tidegate.taskmanager.operators.sink import SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.slot import SlotRuntime
-from tidegate.taskmanager.subtask_checkpoint import SubtaskCheckpoint
 from tidegate.taskmanager.task import Task
 
 MAX_SEEDS = 300

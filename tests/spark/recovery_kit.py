@@ -14,7 +14,7 @@ from tidegate.common import Encoder, RestartStrategies, Types, WatermarkStrategy
 from tidegate.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from tidegate.datastream.connectors import BucketAssigner, DataGeneratorSource, FileSink, RollingPolicy
 from tidegate.datastream.state import ValueStateDescriptor
-from tidegate.jobmanager.checkpoint_stats import CheckpointRecord, CheckpointStatus
+from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStatus
 
 KEYS = 50
 

@@ -30,7 +30,7 @@ def slow(record: object) -> None:
 
 @pytest.mark.parametrize("exchange", ["rebalance", "key_by"])
 def test_memory_of_a_fast_source_into_a_slow_sink_is_flat(make_env: MakeEnv, exchange: str) -> None:
-    from tidegate.spark.job_manager import _running
+    from tidegate.spark.streaming.job_manager import _running
 
     env = make_env(2)
     stream = fast_source(env)

@@ -98,7 +98,7 @@ def endless(env: StreamExecutionEnvironment) -> DataStream:
 
 
 def workers_of_the_running_job() -> list[psutil.Process]:
-    from tidegate.spark.job_manager import _running
+    from tidegate.spark.streaming.job_manager import _running
 
     managers = [m for m in _running if m.master.status is JobStatus.RUNNING]
     assert len(managers) == 1

@@ -58,7 +58,7 @@ def as_server(socket: Any, server_key: bytes) -> None:
 
 @pytest.mark.parametrize("disguise", [no_curve, own_key, wrong_server_key, as_server])
 def test_a_stranger_is_not_heard(make_env: MakeEnv, tmp_path: Path, disguise: Callable[[Any, bytes], None]) -> None:
-    from tidegate.spark.job_manager import _running
+    from tidegate.spark.streaming.job_manager import _running
 
     source = DataGeneratorSource(lambda i: i, records_per_second=2000)
     stream = make_env(2).from_source(source, WatermarkStrategy.no_watermarks(), "Endless").rebalance().map(str)
@@ -97,7 +97,7 @@ def test_a_stranger_is_not_heard(make_env: MakeEnv, tmp_path: Path, disguise: Ca
 
 
 def test_garbage_on_the_ports_does_no_harm(make_env: MakeEnv) -> None:
-    from tidegate.spark.job_manager import _running
+    from tidegate.spark.streaming.job_manager import _running
 
     source = DataGeneratorSource(lambda i: i, records_per_second=2000)
     stream = make_env(2).from_source(source, WatermarkStrategy.no_watermarks(), "Endless").rebalance().map(str)
@@ -125,7 +125,7 @@ def test_garbage_on_the_ports_does_no_harm(make_env: MakeEnv) -> None:
 
 
 def test_ports_are_only_on_the_loopback_in_local_mode(make_env: MakeEnv) -> None:
-    from tidegate.spark.job_manager import _running
+    from tidegate.spark.streaming.job_manager import _running
 
     source = DataGeneratorSource(lambda i: i, records_per_second=100)
     with make_env(2).from_source(source, WatermarkStrategy.no_watermarks(), "E").execute_and_collect() as results:

@@ -421,7 +421,7 @@ class StreamExecutionEnvironment(WorkerSettings):
                 graph = make_splits(built.job_graph)
                 starting.check_start(graph.num_slots)
                 check_picklable(graph)
-                client = spark_module("submit").submit_job(
+                client = spark_module("streaming.submit").submit_job(
                     graph, Configuration(self._configuration), self._spark, files, self._worker_files
                 )
             starting.started(client)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.common.ids import AttemptNumber
-from tidegate.jobmanager.instructions import AttemptFailure
+from tidegate.protocol.instructions import AttemptFailure
 from tidegate.protocol.messages import FailureInfo
 
 _KEPT = 20

@@ -32,9 +32,7 @@ import msgspec
 from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex
 from tidegate.common.job_status import JobStatus
-from tidegate.graph.job_graph import JobGraph
-from tidegate.jobmanager.collect_ledger import ChunkVerdict, CollectLedger
-from tidegate.jobmanager.coordinator_effects import (
+from tidegate.fault_tolerance.barriers.effects import (
     Effect,
     EverythingDurable,
     FailAttempt,
@@ -42,10 +40,20 @@ from tidegate.jobmanager.coordinator_effects import (
     StoppedWithSavepoint,
     ToSlots,
 )
+from tidegate.fault_tolerance.recovery_points import RecoveryPoints, RestorePoint
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.collect_ledger import ChunkVerdict, CollectLedger
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.gang import Gang, GangPhase, Member, Registration
 from tidegate.jobmanager.gang_monitor import GangMonitor
-from tidegate.jobmanager.instructions import (
+from tidegate.jobmanager.job_settings import JobSettings
+from tidegate.jobmanager.job_status_machine import JobStatusMachine
+from tidegate.jobmanager.outbox import Outbox
+from tidegate.jobmanager.recovery_policy import RecoveryPolicy
+from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision, RestartStrategy
+from tidegate.jobmanager.state_assignment import assign_state
+from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
+from tidegate.protocol.instructions import (
     AttemptFailure,
     CancelGang,
     CheckpointRequestDone,
@@ -55,14 +63,6 @@ from tidegate.jobmanager.instructions import (
     StatusChanged,
     SubmitGang,
 )
-from tidegate.jobmanager.job_settings import JobSettings
-from tidegate.jobmanager.job_status_machine import JobStatusMachine
-from tidegate.jobmanager.outbox import Outbox
-from tidegate.jobmanager.recovery_points import RecoveryPoints, RestorePoint
-from tidegate.jobmanager.recovery_policy import RecoveryPolicy
-from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision, RestartStrategy
-from tidegate.jobmanager.state_assignment import assign_state
-from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
 from tidegate.protocol.messages import (
     AckCheckpoint,
     CollectAck,
@@ -86,7 +86,7 @@ from tidegate.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+    from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 
 
 _NO_CHECKPOINTS = (

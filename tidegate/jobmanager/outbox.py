@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.common.ids import SlotIndex
 from tidegate.jobmanager.gang import Gang
-from tidegate.jobmanager.instructions import Instruction, Log, Send
+from tidegate.protocol.instructions import Instruction, Log, Send
 from tidegate.protocol.messages import Leave, MasterToSlot, Register
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidegate.common.ids import CheckpointId
-from tidegate.jobmanager.recovery_points import RecoveryPoints, Refusal
+from tidegate.fault_tolerance.recovery_points import RecoveryPoints, Refusal
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision, RestartStrategy
 from tidegate.protocol.messages import FailureInfo
 

@@ -19,9 +19,9 @@ from collections import defaultdict
 
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorNode
 from tidegate.jobmanager.channel_assignment import assign_channels, key_group_range
-from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.storage.handles import (
     WATERMARKS,
     CheckpointMetadata,

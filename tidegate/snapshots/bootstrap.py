@@ -23,7 +23,7 @@ from tidegate.contracts.state import MapStateDescriptor, StateDescriptor
 from tidegate.snapshots.given_entries import GivenEntries
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.named_states import entry_schema
-from tidegate.state.savepoint_writer import Entries, SavepointWriter, in_batches
+from tidegate.state.savepoint.writer import Entries, SavepointWriter, in_batches
 from tidegate.storage.files import open_files
 from tidegate.storage.handles import KeyedSnapshot, KeyedStateInfo
 from tidegate.storage.location import StorageLocation

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidegate.common.type_schema import DATE, LIST, MAP, ROW, TIMESTAMP, TUPLE, TypeSchema
 from tidegate.common.types import Row
 from tidegate.snapshots.stand_ins import StandIn, dumps
-from tidegate.state.savepoint_values import holds, text_of
-from tidegate.storage.savepoint_tables import column_type, field_names
+from tidegate.state.savepoint.tables import column_type, field_names
+from tidegate.state.savepoint.values import holds, text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.state.savepoint_writer import Entries
+from tidegate.state.savepoint.writer import Entries
 from tidegate.storage.handles import KeyedSnapshot, KeyedStateInfo
 
 

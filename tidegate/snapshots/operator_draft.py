@@ -15,8 +15,9 @@ from tidegate.snapshots.given_entries import GivenEntries
 from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.operator_state import BROADCAST, FrozenOperatorState
-from tidegate.state.savepoint_reader import is_table, read_items
-from tidegate.state.savepoint_writer import SavepointWriter, in_batches
+from tidegate.state.savepoint.format import BACKEND_NAME, KEYED, operator_folder, table_folder
+from tidegate.state.savepoint.reader import is_table, read_items
+from tidegate.state.savepoint.writer import SavepointWriter, in_batches
 from tidegate.state.serialization import loads
 from tidegate.storage.files import Files, open_files, write_file
 from tidegate.storage.handles import (
@@ -29,7 +30,6 @@ from tidegate.storage.handles import (
     OperatorSnapshot,
 )
 from tidegate.storage.location import StorageLocation
-from tidegate.storage.savepoint_format import BACKEND_NAME, KEYED, operator_folder, table_folder
 
 WriteParts = Callable[[PartTarget], list[KeyedSnapshot]]
 """Writes all parts of one state; returns them in order."""

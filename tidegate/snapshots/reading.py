@@ -15,10 +15,10 @@ from tidegate.snapshots import stand_ins
 from tidegate.snapshots.rows import ROWS_PER_BATCH, Layout, PartCollector, Rows, flatten, ready
 from tidegate.snapshots.splits import HeapSplit, ItemsSplit, RocksSplit, Split, TableSplit
 from tidegate.state.backend import StateSource
-from tidegate.state.savepoint_reader import is_table, read_items
+from tidegate.state.savepoint.reader import is_table, read_items
+from tidegate.state.savepoint.tables import columns_of, read_table
 from tidegate.storage.handles import FileRange, KeyedChunk
 from tidegate.storage.location import StorageLocation
-from tidegate.storage.savepoint_tables import columns_of, read_table
 from tidegate.storage.worker_storage import file_source
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.common.type_schema import LIST, MAP, TypeSchema
 from tidegate.snapshots.columns import Column, declared_column, encode, inferred_column, text_column
 from tidegate.snapshots.hashing import groups_of
-from tidegate.state.savepoint_values import text_of
+from tidegate.state.savepoint.values import text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,13 +32,13 @@ from tidegate.snapshots.catalog import Snapshot, open_snapshot, states_of
 from tidegate.snapshots.hashing import hashes_of
 from tidegate.snapshots.operator_draft import AddedItems, AddedState, OperatorDraft
 from tidegate.state.operator_state import BROADCAST, SPLIT, UNION
+from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.state.serialization import dumps_item
 from tidegate.storage.files import Files, open_files
 from tidegate.storage.handles import CheckpointMetadata, FileRange, KeyedSnapshot, OperatorMetadata
 from tidegate.storage.job_directory import METADATA_NAME
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.metadata import FORMAT_VERSION
-from tidegate.storage.savepoint_format import write_savepoint_metadata
 from tidegate.storage.worker_storage import file_source
 
 Selector = str | Sequence[str] | Callable[[Any], Any]

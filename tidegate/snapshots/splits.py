@@ -13,9 +13,9 @@ import msgspec
 
 from tidegate.common.errors import SnapshotError
 from tidegate.snapshots.catalog import FoundState
-from tidegate.state.heap_snapshot import BACKEND_NAME as HEAP
+from tidegate.state.heap.snapshot import BACKEND_NAME as HEAP
+from tidegate.state.savepoint.format import BACKEND_NAME as SAVEPOINT
 from tidegate.storage.handles import KeyedChunk, KeyedSnapshot, OperatorListState
-from tidegate.storage.savepoint_format import BACKEND_NAME as SAVEPOINT
 
 ROCKSDB = "rocksdb"
 _ENTRIES = 1_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark import daemon
 
-import tidegate.spark.worker
+import tidegate.spark.streaming.worker
 import tidegate.storage.handles
 import tidegate.taskmanager.slot  # noqa: F401
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from tidegate.common.errors import SnapshotError
 from tidegate.state.backend import StateSource
-from tidegate.state.heap_snapshot import BACKEND_NAME, read_snapshot
+from tidegate.state.heap.snapshot import BACKEND_NAME, read_snapshot
 from tidegate.state.key_groups import stable_hash
-from tidegate.state.savepoint_reader import read_entries
+from tidegate.state.savepoint.format import BACKEND_NAME as SAVEPOINT
+from tidegate.state.savepoint.reader import read_entries
 from tidegate.storage.handles import KeyedSnapshot
-from tidegate.storage.savepoint_format import BACKEND_NAME as SAVEPOINT
 
 
 class StateEntry(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.state.heap import HeapKeyedStateBackend
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.state.named_states import Clock, NamedStates
 from tidegate.state.rocksdb.resources import SlotResources
 from tidegate.state.rocksdb.settings import RocksDBSettings

@@ -22,7 +22,7 @@ from tidegate.contracts.state import (
 )
 from tidegate.state.backend import StateSink, StateSource
 from tidegate.state.dataclass_evolution import DataclassUpgrade, StateSchemaError
-from tidegate.state.savepoint_reader import is_table, read_items
+from tidegate.state.savepoint.reader import is_table, read_items
 from tidegate.state.serialization import PROTOCOL, dumps_item, loads
 from tidegate.storage.handles import OperatorListState, OperatorRestore, StateHandle
 

@@ -5,58 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from tidegate.common.ids import CheckpointId
-from tidegate.common.type_schema import schema_of
 from tidegate.common.typeinfo import value_converter
 from tidegate.contracts.batches import RecordBatch
+from tidegate.fault_tolerance.barriers.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
-from tidegate.state.savepoint_writer import SavepointWriter
-from tidegate.storage.handles import KeyedSnapshot, OperatorSnapshot
-from tidegate.storage.savepoint_format import operator_folder
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.operators.base import Emit, Operator, OperatorContext, discard
 from tidegate.taskmanager.operators.factory import make_operator
 from tidegate.taskmanager.operators.source import SourceOperator
-
-
-class FrozenOperator:
-    """One operator's synchronous part of a snapshot; `write` runs on a helper thread."""
-
-    def __init__(self, operator: Operator, checkpoint_id: CheckpointId, full: bool) -> None:
-        c = operator.context
-        self._node = operator.node
-        self._keyed = None if c.keyed is None else c.keyed.snapshot(checkpoint_id, full)
-        self._lists = c.operator_state.snapshot()
-
-    def write(self, writer: Any) -> OperatorSnapshot:
-        return OperatorSnapshot(
-            operator_id=self._node.operator_id,
-            name=self._node.name,
-            uid=self._node.uid or "",
-            keyed=None if self._keyed is None else self._with_key_type(self._keyed.write(writer.shared)),
-            lists=self._lists.write(writer.exclusive),
-        )
-
-    def write_savepoint(self, writer: SavepointWriter) -> OperatorSnapshot:
-        node = self._node
-        folder = operator_folder(node.operator_id, node.uid or "", node.name)
-        keys = schema_of(node.key_type)
-        return OperatorSnapshot(
-            operator_id=node.operator_id,
-            name=node.name,
-            uid=node.uid or "",
-            keyed=None
-            if self._keyed is None
-            else self._with_key_type(writer.keyed(node.name, folder, keys, self._keyed)),
-            lists=writer.lists(node.name, folder, self._lists),
-        )
-
-    def _with_key_type(self, snapshot: KeyedSnapshot) -> KeyedSnapshot:
-        if self._node.key_type is None:
-            return snapshot
-        return msgspec.structs.replace(snapshot, key=schema_of(self._node.key_type))
 
 
 class OperatorChain:
@@ -157,7 +114,10 @@ class OperatorChain:
         """The synchronous part of a snapshot."""
         for operator in self.operators:
             operator.update_state(checkpoint_id, timestamp)
-        return [FrozenOperator(operator, checkpoint_id, full) for operator in self.operators]
+        return [
+            FrozenOperator(o.node, o.context.keyed, o.context.operator_state, checkpoint_id, full)
+            for o in self.operators
+        ]
 
     def notify_complete(self, checkpoint_id: CheckpointId) -> None:
         for operator in self.operators:

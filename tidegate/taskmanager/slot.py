@@ -1,8 +1,8 @@
 """A slot: subtask i of every vertex, in one process and on one thread.
 
 `SlotRuntime` does no I/O of its own: frames and messages are handed in, and it is given a transport to send with, a
-clock, a storage and a way to run work on a helper thread. Two hosts run it: `tidegate.spark.worker` (ZeroMQ, real
-threads) and the simulator in `tests/simulation`.
+clock, a storage and a way to run work on a helper thread. Two hosts run it: `tidegate.spark.streaming.worker` (ZeroMQ,
+real threads) and the simulator in `tests/simulation`.
 
 All methods are called from one thread. Any of them may raise: the attempt is then over for this slot.
 """
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tidegate.common.errors import SnapshotError, StateBackendError, check_internal
 from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.barriers.handlers import BarrierHandler, BarrierTracker, ExactlyOnceHandler
 from tidegate.graph.job_graph import JobVertex
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import CheckpointBarrier
@@ -45,7 +46,6 @@ from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.storage.handles import MovedChannel, SlotRestore, TaskRestore
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.taskmanager.alignment import SourceAlignment
-from tidegate.taskmanager.barriers import BarrierHandler, BarrierTracker, ExactlyOnceHandler
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.channel_restore import OwnKeys, read_channel, read_moved_records
 from tidegate.taskmanager.clock import Clock

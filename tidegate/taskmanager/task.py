@@ -14,6 +14,8 @@ from typing import Any
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, SubtaskIndex
 from tidegate.contracts.batches import RecordBatch
+from tidegate.fault_tolerance.barriers import handlers as barriers
+from tidegate.fault_tolerance.barriers.subtask_checkpoint import SubtaskCheckpoint
 from tidegate.graph.job_graph import JobVertex
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import Alignment, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
@@ -22,12 +24,10 @@ from tidegate.protocol.messages import AckCheckpoint, DeclineCheckpoint, Message
 from tidegate.storage.handles import TaskSnapshot
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.storage.writers import StateTooLargeError
-from tidegate.taskmanager import barriers
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.failure import OperatorFailure, describe
-from tidegate.taskmanager.subtask_checkpoint import SubtaskCheckpoint
 from tidegate.taskmanager.task_time import TaskTime
 
 _SLICE_TARGET_MS = 4.0  # a slice of work should not take longer than this

@@ -50,7 +50,7 @@ class FakeClient:
 def submitted(monkeypatch):
     """What reaches Spark."""
     calls = []
-    module = types.ModuleType("tidegate.spark.submit")
+    module = types.ModuleType("tidegate.spark.streaming.submit")
     module.client = FakeClient([1, 2, 3, 4])
 
     def submit_job(graph, configuration, spark, python_files, worker_files=None):
@@ -59,7 +59,7 @@ def submitted(monkeypatch):
 
     module.submit_job = submit_job
     calls_and_client = types.SimpleNamespace(calls=calls, client=module.client)
-    monkeypatch.setitem(sys.modules, "tidegate.spark.submit", module)
+    monkeypatch.setitem(sys.modules, "tidegate.spark.streaming.submit", module)
     return calls_and_client
 
 

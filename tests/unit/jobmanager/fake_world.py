@@ -17,9 +17,12 @@ from jobmanager_kit import EPOCH, KEYED, ROOT, graph, increment, keyed_state, li
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
-from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings, Retention
-from tidegate.jobmanager.instructions import (
+from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
+from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.job_settings import JobSettings
+from tidegate.jobmanager.restart_strategies import FailureRate, FixedDelay, RestartStrategy
+from tidegate.protocol.instructions import (
     CancelGang,
     DeleteOrphans,
     DeleteState,
@@ -30,9 +33,6 @@ from tidegate.jobmanager.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.jobmanager.job_master import JobMaster
-from tidegate.jobmanager.job_settings import JobSettings
-from tidegate.jobmanager.restart_strategies import FailureRate, FixedDelay, RestartStrategy
 from tidegate.protocol.messages import (
     AckCheckpoint,
     DeclineCheckpoint,

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, EdgeId, OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind, PartitionSpec
 from tidegate.graph.operator_specs import KeyedProcessSpec, MapSpec, SourceSpec
-from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
-from tidegate.jobmanager.instructions import Instruction, JobEnded, Send, WriteMetadata
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings
-from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.jobmanager.restart_strategies import NoRestart, RestartStrategy
+from tidegate.protocol.instructions import Instruction, JobEnded, Send, WriteMetadata
 from tidegate.protocol.messages import (
     AckCheckpoint,
     FailureInfo,

@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings, Retention
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.network.elements import Alignment
 

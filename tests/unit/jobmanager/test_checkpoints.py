@@ -24,10 +24,13 @@ from jobmanager_kit import (
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
-from tidegate.jobmanager.checkpoint_failure import CheckpointFailureReason
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings, Retention
-from tidegate.jobmanager.checkpoint_stats import CheckpointStatus
-from tidegate.jobmanager.instructions import (
+from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
+from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.jobmanager.restart_strategies import FixedDelay
+from tidegate.network.elements import Alignment
+from tidegate.protocol.instructions import (
     CheckpointRequestDone,
     DeleteOrphans,
     DeleteState,
@@ -37,9 +40,6 @@ from tidegate.jobmanager.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.jobmanager.recovery_points import RestorePoint
-from tidegate.jobmanager.restart_strategies import FixedDelay
-from tidegate.network.elements import Alignment
 from tidegate.protocol.messages import (
     DeclineCheckpoint,
     Deploy,

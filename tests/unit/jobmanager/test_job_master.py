@@ -10,10 +10,10 @@ from jobmanager_kit import KEYED, Driver, graph, only
 from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
-from tidegate.jobmanager.instructions import CancelGang, DeliverResults, JobEnded, Log, Send, SubmitGang
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.job_status_machine import JobStatusMachine
 from tidegate.jobmanager.restart_strategies import FixedDelay
+from tidegate.protocol.instructions import CancelGang, DeliverResults, JobEnded, Log, Send, SubmitGang
 from tidegate.protocol.messages import (
     CollectAck,
     CollectChunk,

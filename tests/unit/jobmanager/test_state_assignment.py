@@ -22,9 +22,9 @@ from jobmanager_kit import (
 
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph, PartitionKind, PartitionSpec
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError, key_group_range
-from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.storage.handles import (
     WATERMARKS,

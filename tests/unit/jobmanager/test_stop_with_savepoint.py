@@ -10,10 +10,10 @@ from jobmanager_kit import Driver, only
 
 from tidegate.common.ids import CheckpointId, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
-from tidegate.jobmanager.instructions import CheckpointRequestDone, DeleteSavepoint, Instruction, WriteMetadata
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
 from tidegate.jobmanager.restart_strategies import FixedDelay, NoRestart
 from tidegate.network.elements import Alignment
+from tidegate.protocol.instructions import CheckpointRequestDone, DeleteSavepoint, Instruction, WriteMetadata
 from tidegate.protocol.messages import (
     DeclineCheckpoint,
     DrainSources,

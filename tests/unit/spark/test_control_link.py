@@ -12,8 +12,8 @@ import zmq
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.messages import Leave, MasterToSlot, SlotHeartbeat, decode_from_slot, encode
-from tidegate.spark import control_link
-from tidegate.spark.control_link import ControlLink
+from tidegate.spark.streaming import control_link
+from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.taskmanager.clock import SystemClock
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tidegate.common import Configuration
 from tidegate.common.errors import ConfigurationError
-from tidegate.jobmanager.checkpoint_stats import CheckpointStatus
-from tidegate.jobmanager.request_decider import CheckpointKind
+from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
+from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.spark.dataframes.staging import can_be_resumed, delete_folder, new_folder, spark_path
 from tidegate.storage.location import StorageLocation
 

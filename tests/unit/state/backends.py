@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.state.heap import HeapKeyedStateBackend
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.state.named_states import NamedStates
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
 from tidegate.state.rocksdb.resources import SlotResources

@@ -12,11 +12,11 @@ from tidegate.state.factory import KeyedBackends
 from tidegate.state.key_groups import key_group, key_group_range
 from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.state.rocksdb.settings import RocksDBSettings
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.format import write_savepoint_metadata
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import CheckpointMetadata, OperatorMetadata, OperatorSnapshot
-from tidegate.storage.savepoint_format import write_savepoint_metadata
 
 GROUPS = 16
 PARALLELISM = 2

@@ -17,7 +17,7 @@ from tidegate.common.type_schema import UNDECLARED
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.reader import FileStateSource
 

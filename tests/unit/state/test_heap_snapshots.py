@@ -11,8 +11,8 @@ from memory_sink import MemorySink
 
 from tidegate.common.errors import SerializationError, SnapshotError
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from tidegate.state.heap import HeapKeyedStateBackend
-from tidegate.state.heap_snapshot import CHUNK_ENTRIES
+from tidegate.state.heap.backend import HeapKeyedStateBackend
+from tidegate.state.heap.snapshot import CHUNK_ENTRIES
 from tidegate.state.key_groups import key_group, key_group_range
 from tidegate.storage.handles import KeyedIncrement, KeyedSnapshot, KeyedStateInfo
 
@@ -82,7 +82,7 @@ def test_what_happens_after_the_snapshot_is_not_in_it(sink):
 
 @pytest.mark.parametrize("value", [1, (1, "a"), (1, [2]), [1], {"a": 1}, "s", None])
 def test_only_values_that_cannot_change_are_pickled_later(value):
-    from tidegate.state.heap_snapshot import freeze
+    from tidegate.state.heap.snapshot import freeze
 
     chunk = freeze("op", "s", ["k"], [value])[0]
     frozen_at_once = chunk._data is not None

@@ -13,7 +13,7 @@ from tidegate.datastream.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from tidegate.state.heap import HeapKeyedStateBackend
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.storage.handles import KeyedStateInfo
 
 

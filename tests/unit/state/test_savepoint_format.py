@@ -24,7 +24,7 @@ from tidegate.datastream.state import (
 from tidegate.state.factory import KeyedBackends
 from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.state.rocksdb.settings import RocksDBSettings
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.handles import KeyedSnapshot, OperatorRestore
 from tidegate.storage.reader import FileStateSource
@@ -235,7 +235,7 @@ def test_operator_lists_are_tables_too(tmp_path: Path) -> None:
 
 
 def test_large_tables_are_cut_into_files_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.storage.savepoint_tables import TableWriter
+    from tidegate.state.savepoint.tables import TableWriter
 
     monkeypatch.setattr(TableWriter, "MAX_BYTES", 1)
     backend = make("hashmap")

@@ -15,11 +15,11 @@ from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.common.type_schema import schema_of
 from tidegate.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from tidegate.state.operator_state import OperatorStateBackend
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.format import new_savepoint, write_savepoint_metadata
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import CheckpointMetadata, OperatorMetadata, OperatorRestore, OperatorSnapshot
 from tidegate.storage.metadata import FORMAT_VERSION, read_metadata
-from tidegate.storage.savepoint_format import new_savepoint, write_savepoint_metadata
 from tidegate.storage.worker_storage import file_source
 
 KEYS = range(300)

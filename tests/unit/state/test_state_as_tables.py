@@ -100,8 +100,8 @@ def every_kind(first: int, last: int, removed: range = range(0)) -> Any:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_kind_of_state_of_every_format(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain: 300 keys, then 50 changed and 20 others removed, then nothing. In small files, to be read in pieces."""
-    monkeypatch.setattr("tidegate.state.heap_snapshot.CHUNK_ENTRIES", 40)
-    monkeypatch.setattr("tidegate.storage.savepoint_tables.TableWriter.MAX_BYTES", 1)
+    monkeypatch.setattr("tidegate.state.heap.snapshot.CHUNK_ENTRIES", 40)
+    monkeypatch.setattr("tidegate.state.savepoint.tables.TableWriter.MAX_BYTES", 1)
     rounds = [every_kind(0, 300), every_kind(40, 90, range(200, 220)), lambda *_: None]
     store = OperatorStateBackend("op")
     store.get_list_state(ListStateDescriptor("offsets")).update([("a", 1), ("b", 2)])
@@ -345,7 +345,7 @@ import os, sys
 sys.path.insert(0, {str(GOLDEN.parents[2])!r})
 from pathlib import Path
 import pyarrow.parquet
-from tidegate.storage.savepoint_tables import read_table
+from tidegate.state.savepoint.tables import read_table
 def threads():
     return len(os.listdir("/proc/self/task"))
 paths, before = sorted(Path({str(GOLDEN)!r}).rglob("*.parquet")), threads()

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from snapshots import checkpoint, operator, task
 
 from tidegate.datastream.state import ValueStateDescriptor
-from tidegate.state.heap import HeapKeyedStateBackend
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.storage.cleanup import Deletion, Registration, SharedFileRegistry
 from tidegate.storage.handles import FileRange
 

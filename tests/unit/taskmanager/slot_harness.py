@@ -30,7 +30,8 @@ from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.splits import make_splits
-from tidegate.jobmanager.instructions import (
+from tidegate.network.wire import CREDIT, Frame
+from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
     DeleteClaimed,
@@ -45,7 +46,6 @@ from tidegate.jobmanager.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.messages import (
     Deploy,
     Leave,
@@ -58,11 +58,11 @@ from tidegate.protocol.messages import (
     decode_from_slot,
     encode,
 )
-from tidegate.spark.submit import PreparedJob, prepare_job
+from tidegate.spark.streaming.submit import PreparedJob, prepare_job
+from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
 from tidegate.storage.handles import SlotRestore
-from tidegate.storage.savepoint_format import write_savepoint_metadata
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.taskmanager.deployment import SlotPlan
 from tidegate.taskmanager.failure import describe

@@ -2,8 +2,7 @@
 
 import random
 
-from tidegate.network.elements import Alignment, CheckpointBarrier
-from tidegate.taskmanager.barriers import (
+from tidegate.fault_tolerance.barriers.handlers import (
     Abandon,
     BarrierTracker,
     Block,
@@ -14,6 +13,7 @@ from tidegate.taskmanager.barriers import (
     StopRecording,
     UnblockAll,
 )
+from tidegate.network.elements import Alignment, CheckpointBarrier
 
 
 def aligned(n):

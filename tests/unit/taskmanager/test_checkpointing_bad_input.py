@@ -18,7 +18,7 @@ from tidegate.datastream import CheckpointingMode, KeyedProcessFunction, MapFunc
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.functions import CheckpointedFunction
 from tidegate.datastream.state import ListStateDescriptor, ValueStateDescriptor
-from tidegate.jobmanager.checkpoint_failure import CheckpointFailureReason
+from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
 from tidegate.network.elements import Alignment
 
 INTERVAL = {"execution.checkpointing.interval": "100 ms"}

@@ -24,11 +24,11 @@ from tidegate.datastream import (
     MemoryStateBackend,
 )
 from tidegate.datastream.connectors import CollectSink
-from tidegate.jobmanager.checkpoint_failure import CheckpointFailureReason
-from tidegate.jobmanager.checkpoint_stats import CheckpointStatus
-from tidegate.jobmanager.instructions import CancelGang, SubmitGang
+from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
+from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, make_restart_strategy
 from tidegate.network.elements import Alignment
+from tidegate.protocol.instructions import CancelGang, SubmitGang
 from tidegate.protocol.messages import AckCheckpoint, Leave, MasterHeartbeat, TriggerCheckpoint
 from tidegate.storage.metadata import read_metadata
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.state.memory_sink import MemorySink
-from tidegate.state.heap import HeapKeyedStateBackend
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.taskmanager.timers import OperatorTimers
 
 

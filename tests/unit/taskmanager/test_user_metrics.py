@@ -27,8 +27,8 @@ from tidegate.common.job_id import JobID
 from tidegate.datastream import MapFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.metrics import Counter, Distribution, Meter, MetricGroup
-from tidegate.spark.job_client import SparkJobClient
-from tidegate.spark.job_observer import JobObserver
+from tidegate.spark.streaming.job_client import SparkJobClient
+from tidegate.spark.streaming.job_observer import JobObserver
 
 
 class Measured(MapFunction):

@@ -18,10 +18,10 @@ from tidegate.common.job_client import JobClient
 from tidegate.common.job_execution_result import JobExecutionResult
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
-from tidegate.jobmanager.instructions import AttemptFailure, JobEnded
+from tidegate.protocol.instructions import AttemptFailure, JobEnded
 from tidegate.spark.batch.report import CollectedChunk, JobReport
-from tidegate.spark.job_client import complete_result
-from tidegate.spark.job_observer import StatusChange
+from tidegate.spark.streaming.job_client import complete_result
+from tidegate.spark.streaming.job_observer import StatusChange
 from tidegate.taskmanager.user_report import USER_METRIC
 
 _KEPT = 200

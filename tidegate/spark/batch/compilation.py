@@ -56,7 +56,7 @@ def with_splits(graph: JobGraph) -> JobGraph:
 def plan_configured(
     graph: JobGraph, configuration: Configuration, files: WorkerFiles, savepoint: SavepointPlan | None = None
 ) -> BatchPlan:
-    from tidegate.spark.submit import runtime_settings
+    from tidegate.spark.streaming.submit import runtime_settings
 
     settings = dataclasses.replace(runtime_settings(configuration, None), cached_files=files.paths())
     return plan_job(graph, settings, options.read(configuration, options.BATCH_BUFFER_SIZE), savepoint)

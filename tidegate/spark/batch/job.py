@@ -23,8 +23,8 @@ from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.jobmanager.failure_history import FailureHistory
-from tidegate.jobmanager.instructions import JobEnded
 from tidegate.jobmanager.restart_strategies import FixedDelay, GiveUp, RestartStrategy, make_restart_strategy
+from tidegate.protocol.instructions import JobEnded
 from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.batch.client import BatchJobClient
 from tidegate.spark.batch.commits import commit_all, discard_leftovers
@@ -36,7 +36,7 @@ from tidegate.spark.batch.remaining_tasks import tasks_are_gone
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
-from tidegate.spark.gang import summarize
+from tidegate.spark.streaming.gang import summarize
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
 

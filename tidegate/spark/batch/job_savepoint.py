@@ -8,16 +8,16 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, TidegateError, check_internal
 from tidegate.common.ids import AttemptNumber, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.barriers.pending_checkpoint import PendingCheckpoint
+from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind, CheckpointRequest
 from tidegate.graph.job_graph import JobGraph
-from tidegate.jobmanager.pending_checkpoint import PendingCheckpoint
-from tidegate.jobmanager.request_decider import CheckpointKind, CheckpointRequest
 from tidegate.spark.batch.plan import SavepointPlan
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.task import SAVEPOINT_ID
+from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.files import Files, check_writable, open_files
 from tidegate.storage.handles import CheckpointMetadata, FileRange, TaskSnapshot
 from tidegate.storage.location import StorageLocation
-from tidegate.storage.savepoint_format import write_savepoint_metadata
 
 
 def planned_savepoint(configuration: Configuration, now_ms: float) -> SavepointPlan | None:

@@ -15,8 +15,8 @@ from tidegate.spark.batch.compilation import plan_configured, width, with_splits
 from tidegate.spark.batch.job import BatchJob, batch_jobs_are_running
 from tidegate.spark.batch.job_savepoint import planned_savepoint
 from tidegate.spark.code_bundle import CodeBundle
-from tidegate.spark.job_manager import jobs_are_running
 from tidegate.spark.session import obtain_session
+from tidegate.spark.streaming.job_manager import jobs_are_running
 from tidegate.spark.worker_files import distribute
 from tidegate.taskmanager.clock import SystemClock
 

@@ -8,7 +8,7 @@ import msgspec
 from tidegate.common.ids import CheckpointId, SubtaskIndex
 from tidegate.graph.job_graph import JobVertex
 from tidegate.spark.batch.plan import SavepointPlan
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import open_files
 from tidegate.storage.handles import TaskSnapshot
 from tidegate.storage.location import StorageLocation

@@ -66,8 +66,8 @@ def _delete_quietly(folder: StorageLocation) -> None:
 
 def can_be_resumed(client: Any, configuration: Configuration) -> bool:
     """Whether a job that has ended left a snapshot behind, whose offsets point into the staging folder."""
-    from tidegate.jobmanager.checkpoint_stats import CheckpointStatus
-    from tidegate.jobmanager.request_decider import CheckpointKind
+    from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
+    from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
     from tidegate.storage.filesystem import FileSystemStorage
 
     history = client.checkpoint_history() if hasattr(client, "checkpoint_history") else ()

@@ -23,8 +23,8 @@ from tidegate.common.type_schema import CLASS
 from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
 from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
-from tidegate.state.heap_snapshot import BACKEND_NAME as HEAP
-from tidegate.state.heap_snapshot import iterate_chunks
+from tidegate.state.heap.snapshot import BACKEND_NAME as HEAP
+from tidegate.state.heap.snapshot import iterate_chunks
 from tidegate.state.keyed_states import Cursor
 from tidegate.state.named_states import Clock, NamedStates, aggregate_function, unknown_kind
 from tidegate.state.rocksdb.database import Database

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidegate.common.errors import SnapshotError, StateBackendError
-from tidegate.state.heap_snapshot import SCALARS
+from tidegate.state.heap.snapshot import SCALARS
 from tidegate.state.rocksdb.database import Database
 
 _DEPTH = 3  # of tuples that are looked into

@@ -19,7 +19,7 @@ from typing import Any
 from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import CheckpointId
 from tidegate.state.backend import StateSink
-from tidegate.state.increments import MAX_UNCONFIRMED
+from tidegate.state.heap.increments import MAX_UNCONFIRMED
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.frozen import Cut, FrozenTable
 from tidegate.state.rocksdb.tables import heap_cost

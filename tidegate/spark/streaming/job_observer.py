@@ -10,9 +10,9 @@ from typing import Any
 from tidegate.common.accumulators import load_values
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_status import JobStatus
-from tidegate.jobmanager.checkpoint_stats import CheckpointRecord
-from tidegate.jobmanager.instructions import AttemptFailure
+from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord
 from tidegate.jobmanager.job_master import JobMaster
+from tidegate.protocol.instructions import AttemptFailure
 from tidegate.taskmanager.user_report import USER_METRIC
 
 _KEPT = 200

@@ -19,12 +19,8 @@ import logging
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
 from tidegate.common.job_status import JobStatus
-from tidegate.graph.job_graph import JobGraph
-from tidegate.jobmanager.checkpoint_failure import CheckpointFailureReason, FailureManager, Tolerance
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings, Retention
-from tidegate.jobmanager.checkpoint_stats import CheckpointRecord, CheckpointStats
-from tidegate.jobmanager.completed_store import CompletedCheckpoint, CompletedCheckpointStore
-from tidegate.jobmanager.coordinator_effects import (
+from tidegate.fault_tolerance.barriers.completed_store import CompletedCheckpoint, CompletedCheckpointStore
+from tidegate.fault_tolerance.barriers.effects import (
     Effect,
     EverythingDurable,
     FailAttempt,
@@ -32,7 +28,20 @@ from tidegate.jobmanager.coordinator_effects import (
     StoppedWithSavepoint,
     ToSlots,
 )
-from tidegate.jobmanager.instructions import (
+from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason, FailureManager, Tolerance
+from tidegate.fault_tolerance.barriers.pending_checkpoint import Acknowledgement, PendingCheckpoint, PendingState
+from tidegate.fault_tolerance.barriers.request_decider import (
+    CheckpointKind,
+    CheckpointRequest,
+    Queueing,
+    RequestDecider,
+)
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
+from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStats
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.graph.job_graph import JobGraph
+from tidegate.network.elements import Alignment, CheckpointBarrier
+from tidegate.protocol.instructions import (
     CheckpointRequestDone,
     DeleteClaimed,
     DeleteOrphans,
@@ -41,10 +50,6 @@ from tidegate.jobmanager.instructions import (
     Log,
     WriteMetadata,
 )
-from tidegate.jobmanager.pending_checkpoint import Acknowledgement, PendingCheckpoint, PendingState
-from tidegate.jobmanager.recovery_points import RestorePoint
-from tidegate.jobmanager.request_decider import CheckpointKind, CheckpointRequest, Queueing, RequestDecider
-from tidegate.network.elements import Alignment, CheckpointBarrier
 from tidegate.protocol.messages import (
     AckCheckpoint,
     DeclineCheckpoint,

@@ -16,7 +16,7 @@ from typing import Any
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.state.backend import StateSink, StateSource
-from tidegate.state.increments import UnconfirmedSnapshot
+from tidegate.state.heap.increments import UnconfirmedSnapshot
 from tidegate.state.serialization import dumps_entries, loads
 from tidegate.storage.handles import KeyedChunk, KeyedIncrement, KeyedSnapshot, KeyedStateInfo
 

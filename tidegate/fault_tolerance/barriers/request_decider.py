@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from tidegate.common.errors import check_internal
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
 
 _MAX_QUEUED = 100
 _FINAL_RETRY_MS = 1_000.0

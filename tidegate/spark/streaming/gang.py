@@ -11,7 +11,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tidegate.common.ids import AttemptNumber
-from tidegate.spark.worker import SlotLaunch, run_partition
+from tidegate.spark.streaming.worker import SlotLaunch, run_partition
 
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 

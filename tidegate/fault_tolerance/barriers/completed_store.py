@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import CheckpointId
-from tidegate.jobmanager.recovery_points import RestorePoint
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.storage.handles import CheckpointMetadata
 
 

@@ -27,10 +27,10 @@ from tidegate.network.transport import ConnectionLostError
 from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate
 from tidegate.protocol.messages import Deploy, FailureInfo, Leave, MasterToSlot, Message, Register, TaskFailed
 from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
-from tidegate.spark.control_link import ControlLink
 from tidegate.spark.event_loop import EventLoop
 from tidegate.spark.garbage import rare_collections
-from tidegate.spark.waker import Waker
+from tidegate.spark.streaming.control_link import ControlLink
+from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.taskmanager.clock import SystemClock

@@ -19,7 +19,7 @@ import zmq
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.zmq_transport import JobKeys
 from tidegate.protocol.messages import Leave, MasterToSlot, Message, SlotHeartbeat, decode_from_master, encode
-from tidegate.spark.waker import Waker
+from tidegate.spark.streaming.waker import Waker
 from tidegate.taskmanager.clock import Clock
 
 _ORPHAN_GRACE_MS = 1_000.0  # without a driver nobody waits for user code that does not return

@@ -7,8 +7,8 @@ import enum
 import tidegate
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind, CheckpointRequest
 from tidegate.graph.job_graph import JobGraph
-from tidegate.jobmanager.request_decider import CheckpointKind, CheckpointRequest
 from tidegate.storage.handles import (
     CheckpointMetadata,
     OperatorMetadata,

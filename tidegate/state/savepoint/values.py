@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.common.type_schema import DATE, LIST, MAP, ROW, TIME, TIMESTAMP, TUPLE, TypeSchema
 from tidegate.common.types import Row
+from tidegate.state.savepoint.tables import INTEGERS, column_type, field_names, is_text
 from tidegate.state.serialization import dumps
-from tidegate.storage.savepoint_tables import INTEGERS, column_type, field_names, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

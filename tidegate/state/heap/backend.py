@@ -23,8 +23,8 @@ from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
 from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.evolution import observed_schema
-from tidegate.state.heap_snapshot import BACKEND_NAME, HeapSnapshotWriter, chain_entries, freeze, read_snapshot
-from tidegate.state.increments import IncrementLedger
+from tidegate.state.heap.increments import IncrementLedger
+from tidegate.state.heap.snapshot import BACKEND_NAME, HeapSnapshotWriter, chain_entries, freeze, read_snapshot
 from tidegate.state.keyed_states import (
     Cursor,
     HeapAggregatingState,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidegate.common.ids import SlotIndex
-from tidegate.jobmanager.instructions import (
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.protocol.instructions import (
     CheckpointRequestDone,
     DeleteClaimed,
     DeleteOrphans,
@@ -14,7 +15,6 @@ from tidegate.jobmanager.instructions import (
     Log,
     WriteMetadata,
 )
-from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.protocol.messages import FailureInfo, MasterToSlot
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.barriers.frozen_operator import FrozenOperator
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.network.serialization import Element, SerializedElement, serialize
-from tidegate.state.savepoint_writer import SavepointWriter
+from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.handles import ChannelState, OperatorSnapshot, SnapshotMetrics, TaskSnapshot, handle_size
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.storage.writers import TaskStateWriter
-from tidegate.taskmanager.chain import FrozenOperator
 
 
 @dataclass

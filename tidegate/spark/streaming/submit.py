@@ -16,20 +16,20 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_id import JobID
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.common.worker_files import WorkerFiles
+from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
-from tidegate.jobmanager.checkpoint_coordinator import CheckpointCoordinator
-from tidegate.jobmanager.checkpoint_settings import CheckpointSettings
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings
-from tidegate.jobmanager.recovery_points import RestorePoint
 from tidegate.jobmanager.restart_strategies import make_restart_strategy
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.network.elements import Alignment
 from tidegate.spark.code_bundle import CodeBundle
-from tidegate.spark.job_client import SparkJobClient
-from tidegate.spark.job_manager import JobManager, RestSettings, jobs_are_running
 from tidegate.spark.session import check_slots, obtain_session
+from tidegate.spark.streaming.job_client import SparkJobClient
+from tidegate.spark.streaming.job_manager import JobManager, RestSettings, jobs_are_running
 from tidegate.spark.worker_files import distribute
 from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage import compression

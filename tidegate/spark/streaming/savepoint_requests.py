@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError, SnapshotError
-from tidegate.jobmanager.instructions import CheckpointRequestDone, Instruction
 from tidegate.jobmanager.job_master import JobMaster
+from tidegate.protocol.instructions import CheckpointRequestDone, Instruction
+from tidegate.state.savepoint.format import new_savepoint
 from tidegate.storage.checkpoint_storage import CheckpointStorage
-from tidegate.storage.savepoint_format import new_savepoint
 
 Event = Callable[[float], list[Instruction]]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tidegate.common.errors import SnapshotError
 from tidegate.state.backend import StateSource
+from tidegate.state.savepoint.tables import columns_of, read_table
 from tidegate.state.serialization import loads
 from tidegate.storage.handles import FileRange, KeyedSnapshot, KeyedStateInfo, StateHandle
-from tidegate.storage.savepoint_tables import columns_of, read_table
 
 
 def is_table(handle: StateHandle) -> bool:

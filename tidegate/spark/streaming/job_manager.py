@@ -21,7 +21,9 @@ from pyspark.sql import SparkSession
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
-from tidegate.jobmanager.instructions import (
+from tidegate.jobmanager.job_master import JobMaster
+from tidegate.network.zmq_transport import JobKeys, authenticate
+from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
     DeleteClaimed,
@@ -37,21 +39,19 @@ from tidegate.jobmanager.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.jobmanager.job_master import JobMaster
-from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.messages import decode_from_slot, encode
 from tidegate.spark.code_bundle import CodeBundle
-from tidegate.spark.gang import SparkGang
-from tidegate.spark.job_client import SparkJobClient
-from tidegate.spark.job_control import ClientControl
-from tidegate.spark.job_observer import JobObserver
-from tidegate.spark.savepoint_requests import SavepointRequests
-from tidegate.spark.waker import Waker
-from tidegate.spark.worker import SlotLaunch
+from tidegate.spark.streaming.gang import SparkGang
+from tidegate.spark.streaming.job_client import SparkJobClient
+from tidegate.spark.streaming.job_control import ClientControl
+from tidegate.spark.streaming.job_observer import JobObserver
+from tidegate.spark.streaming.savepoint_requests import SavepointRequests
+from tidegate.spark.streaming.waker import Waker
+from tidegate.spark.streaming.worker import SlotLaunch
+from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
-from tidegate.storage.savepoint_format import write_savepoint_metadata
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.deployment import RuntimeSettings
 from tidegate.web.job_port import JobPort

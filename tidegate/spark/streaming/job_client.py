@@ -15,10 +15,10 @@ from tidegate.common.job_client import JobClient
 from tidegate.common.job_execution_result import JobExecutionResult
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
-from tidegate.jobmanager.checkpoint_stats import CheckpointRecord
-from tidegate.jobmanager.instructions import AttemptFailure, DeliverResults, JobEnded
-from tidegate.spark.job_observer import JobObserver, Restore, StatusChange, WorkerInfo
-from tidegate.spark.savepoint_requests import SavepointRequests
+from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord
+from tidegate.protocol.instructions import AttemptFailure, DeliverResults, JobEnded
+from tidegate.spark.streaming.job_observer import JobObserver, Restore, StatusChange, WorkerInfo
+from tidegate.spark.streaming.savepoint_requests import SavepointRequests
 
 _END = object()
 

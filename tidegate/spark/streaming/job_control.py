@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.common.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from tidegate.spark.job_client import SparkJobClient
+    from tidegate.spark.streaming.job_client import SparkJobClient
 
 
 class ClientControl:

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
-from tidegate.jobmanager.checkpoint_failure import CheckpointFailureReason
-from tidegate.jobmanager.request_decider import CheckpointKind
+from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
+from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
 from tidegate.storage.handles import SnapshotMetrics, TaskSnapshot
 
 

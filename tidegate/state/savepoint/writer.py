@@ -20,7 +20,9 @@ from tidegate.state.entries import iterate_snapshot
 from tidegate.state.evolution import observed_schema
 from tidegate.state.key_groups import stable_hash
 from tidegate.state.operator_state import FrozenOperatorState
-from tidegate.state.savepoint_values import encode_column, text_of
+from tidegate.state.savepoint.format import BACKEND_NAME, KEYED, LIST, table_folder
+from tidegate.state.savepoint.tables import TableWriter, column_type
+from tidegate.state.savepoint.values import encode_column, text_of
 from tidegate.state.serialization import dumps, loads
 from tidegate.storage.checksums import checksum
 from tidegate.storage.files import Files
@@ -34,8 +36,6 @@ from tidegate.storage.handles import (
     OperatorListState,
     StateHandle,
 )
-from tidegate.storage.savepoint_format import BACKEND_NAME, KEYED, LIST, table_folder
-from tidegate.storage.savepoint_tables import TableWriter, column_type
 
 _BATCH = 16_384
 

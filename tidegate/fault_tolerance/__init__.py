@@ -1,0 +1,1 @@
+"""Models of fault tolerance: what a task and the JobManager do so that a failure loses nothing."""

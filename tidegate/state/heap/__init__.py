@@ -1,0 +1,1 @@
+"""Working state in Python dicts."""
