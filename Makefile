@@ -56,7 +56,7 @@ lock: $(READY)  ## pin the dependencies of pyproject.toml anew
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
 
 docs: setup  ## write the generated pages of docs/
-	$(PY) -m tidegate.common.options docs/configuration.md
+	$(PY) -m tidegate.common.options_page docs/configuration.md
 	$(PY) scripts/api_report.py --update docs/pyflink-differences.md
 
 api-report: setup  ## how much of PyFlink's API is there

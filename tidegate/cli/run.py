@@ -13,6 +13,7 @@ from typing import Any
 from tidegate.cli.errors import CommandError
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
+from tidegate.common.option_validation import validate_keys, validate_values
 from tidegate.common.run_defaults import VARIABLE
 from tidegate.storage.location import absolute
 from tidegate.storage.metadata import read_metadata
@@ -53,6 +54,6 @@ def _defaults(arguments: Any) -> dict[str, Any]:
     if arguments.allow_non_restored_state:
         given[options.RECOVERY_IGNORE_UNCLAIMED_STATE.key] = True
     configuration = Configuration.from_dict(given)
-    options.validate_keys(configuration)
-    options.validate_values(configuration)
+    validate_keys(configuration)
+    validate_values(configuration)
     return given

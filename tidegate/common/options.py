@@ -1,20 +1,15 @@
-"""Every configuration key that Tidegate knows. `docs/configuration.md` is written from here:
-`python -m tidegate.common.options docs/configuration.md`.
+"""Every configuration key that Tidegate knows, each with its type, its default and what it means.
 
-A module reads an option with `read(config, options.PARALLELISM)` and gets a typed value.
+A module reads an option with `options.read(config, options.PARALLELISM)` and gets a typed value. `option_validation`
+checks a whole configuration against this table, and `options_page` writes `docs/configuration.md` from it.
 """
 
 from __future__ import annotations
 
-import difflib
-import sys
-import warnings
-from pathlib import Path
 from typing import Any
 
 from tidegate.common.config_options import ConfigOption, OptionType
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError
 
 _STRING, _INTEGER, _FLOAT = OptionType.STRING, OptionType.INTEGER, OptionType.FLOAT
 _BOOLEAN, _DURATION, _MEMORY = OptionType.BOOLEAN, OptionType.DURATION, OptionType.MEMORY
@@ -482,7 +477,7 @@ REST_BIND_ADDRESS = ConfigOption(
     "loopback put an encrypting proxy before it.",
 )
 REST_PORT = ConfigOption(
-    "rest.port", _INTEGER, 0, "Its number. 0: any free one.", ("rest.bind-port",), minimum=0, maximum=65535
+    "rest.port", _INTEGER, 0, "Number of that port. 0: any free one.", ("rest.bind-port",), minimum=0, maximum=65535
 )
 
 # ---------------------------------------------------------------- ours
@@ -575,127 +570,7 @@ ALL_OPTIONS: tuple[ConfigOption, ...] = tuple(v for v in list(globals().values()
 KEYS: dict[str, ConfigOption] = {key: option for option in ALL_OPTIONS for key in option.keys}
 """Every key, aliases too, to its option."""
 
-PASSED_ON = "spark."
-"""Keys that start so are Spark's own and are handed to the session."""
-
-FLINK_PREFIXES = (
-    "taskmanager.",
-    "jobmanager.",
-    "rest.",
-    "metrics.",
-    "kubernetes.",
-    "yarn.",
-    "env.",
-    "python.",
-    "table.",
-    "security.",
-    "high-availability.",
-    "web.",
-    "classloader.",
-    "cluster.",
-    "blob.",
-    "akka.",
-    "pekko.",
-    "fs.",
-    "s3.",
-    "state.",
-    "client.",
-    "containerized.",
-    "execution.attached",
-    "execution.batch-shuffle-mode",
-    "execution.shutdown-on-",
-    "execution.sorted-inputs.",
-    "execution.submit-failed-job-",
-    "execution.target",
-    "historyserver.",
-    "io.tmp.dirs",
-    "local.number-",
-    "pipeline.closure-cleaner-level",
-    "pipeline.force-",
-    "pipeline.generic-types",
-    "pipeline.registered-",
-    "pipeline.serialization-config",
-    "pipeline.vertex-",
-    "plugin.",
-    "queryable-state.",
-    "resourcemanager.",
-    "slot.",
-    "slotmanager.",
-    "sql-client.",
-    "zookeeper.",
-)
-"""Keys of Flink's that mean nothing here: a configuration may hold them, with a warning."""
-
 
 def read(config: Configuration, option: ConfigOption) -> Any:
     """The typed value: what is set under the key or an alias, else the default. Lengths of time are ms, sizes bytes."""
     return config.get(option)
-
-
-def validate_keys(config: Configuration) -> None:
-    """Raise ConfigurationError for an unknown key, naming the nearest; warn about Flink's unused ones."""
-    for key in sorted(config.key_set()):
-        if key in KEYS or key.startswith(PASSED_ON):
-            continue
-        if key.startswith(FLINK_PREFIXES):
-            warnings.warn(f"The configuration key '{key}' has no effect in Tidegate.", UserWarning, stacklevel=2)
-            continue
-        raise ConfigurationError(f"Unknown configuration key '{key}'.{_suggestion(key)}")
-
-
-def validate_values(config: Configuration) -> None:
-    """Raise ConfigurationError for the first known key whose value is wrong."""
-    for key in sorted(config.key_set()):
-        option = KEYS.get(key)
-        if option is not None:
-            option.parse(config.get_raw(key), key)
-
-
-def _suggestion(key: str) -> str:
-    near = difflib.get_close_matches(key.lower().replace("_", "-"), KEYS, n=1, cutoff=0.6)
-    return f" Did you mean '{near[0]}'?" if near else " docs/configuration.md lists all keys."
-
-
-# ---------------------------------------------------------------- the page
-
-
-def configuration_page() -> str:
-    """`docs/configuration.md`."""
-    sections = (
-        ("The job", ("parallelism.", "pipeline.", "execution.runtime", "execution.buffer")),
-        ("Batch execution", ("execution.batch.",)),
-        ("Checkpoints", ("execution.checkpointing.",)),
-        ("State and its recovery", ("state.", "execution.state-recovery.")),
-        ("Restarts", ("restart-strategy.",)),
-        ("The port for commands", ("rest.",)),
-        ("Failure detection and the end of tasks", ("heartbeat.", "task.", "metrics.")),
-        ("Tidegate's own", ("tidegate.",)),
-    )
-    lines = [
-        "# Configuration",
-        "",
-        "<!-- Written by `make docs` from tidegate/common/options.py: change it there. -->",
-        "",
-        "Set in a `Configuration` that is given to `StreamExecutionEnvironment.get_execution_environment(config)`, or",
-        "with `env.configure(config)`. Durations are written as `500 ms`, `10 s`, `1 min` (a plain number is",
-        "milliseconds), memory sizes as `5 mb`. Keys that start with `spark.` are handed to Spark. An unknown key is",
-        "an error; keys that Flink has and Tidegate does not use give a warning.",
-    ]
-    for title, prefixes in sections:
-        lines += ["", f"## {title}", "", "| key | type | default | meaning |", "|---|---|---|---|"]
-        lines += [_page_line(option) for option in ALL_OPTIONS if option.key.startswith(prefixes)]
-    return "\n".join(lines) + "\n"
-
-
-def _page_line(option: ConfigOption) -> str:
-    kind = ", ".join(f"`{c}`" for c in option.choices) or option.type.value
-    default = f"`{option.format(option.default)}`" if option.default not in (None, [], {}) or option.special else "none"
-    also = f" Also as {', '.join(f'`{a}`' for a in option.aliases)}." if option.aliases else ""
-    return f"| `{option.key}` | {kind} | {default} | {option.description}{also} |"
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(configuration_page(), encoding="utf-8")
-    else:
-        print(configuration_page(), end="")

@@ -12,6 +12,7 @@ from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.execution_config import ExecutionConfig
 from tidegate.common.job_id import JobID
+from tidegate.common.option_validation import validate_keys, validate_values
 from tidegate.common.restart_strategy import RestartStrategyConfiguration, restart_strategy_of
 from tidegate.common.run_defaults import run_defaults
 from tidegate.common.time import TimeLike
@@ -98,8 +99,8 @@ class StreamExecutionEnvironment(WorkerSettings):
         """Take over all keys of `configuration`."""
         if not isinstance(configuration, Configuration):
             raise TypeError(f"configure: takes a Configuration, got {type(configuration).__name__}")
-        options.validate_keys(configuration)
-        options.validate_values(configuration)
+        validate_keys(configuration)
+        validate_values(configuration)
         self._configuration.add_all(configuration)
         self._check_configuration()
 
@@ -465,8 +466,8 @@ class StreamExecutionEnvironment(WorkerSettings):
         )
 
     def _check_configuration(self) -> None:
-        options.validate_keys(self._configuration)
-        options.validate_values(self._configuration)
+        validate_keys(self._configuration)
+        validate_values(self._configuration)
 
     def _set(self, option: Any, value: Any) -> StreamExecutionEnvironment:
         self._configuration.set(option, value)

@@ -10,7 +10,9 @@ import pytest
 from tidegate.common import ConfigOptions, Configuration, Duration, ExecutionConfig, Time, options
 from tidegate.common.config_options import ConfigOption, OptionType, format_duration, format_memory
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.options import configuration_page, read, validate_keys, validate_values
+from tidegate.common.option_validation import validate_keys, validate_values
+from tidegate.common.options import read
+from tidegate.common.options_page import configuration_page
 
 ROOT = Path(__file__).parents[3]
 
