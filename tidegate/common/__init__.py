@@ -5,8 +5,9 @@ Names are loaded when they are first asked for, so that a worker pays only for w
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tidegate.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tidegate.common.completable_future import CompletableFuture
@@ -121,7 +122,7 @@ _MODULES = {
         "WatermarkStrategy",
     ),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AssignerWithPeriodicWatermarksWrapper",
@@ -173,15 +174,4 @@ __all__ = [
     "WatermarkStrategy",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tidegate.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tidegate.contracts.functions import (
@@ -154,7 +156,7 @@ _NAMES = {
         "WindowAssigner",
     ),
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = [  # the names of _NAMES: linters want them written out
     "AggregateFunction",
@@ -225,15 +227,4 @@ __all__ = [  # the names of _NAMES: linters want them written out
     "WindowedStream",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

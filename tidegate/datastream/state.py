@@ -1,47 +1,4 @@
 """PyFlink's path for `tidegate.contracts.state`."""
 
-from tidegate.contracts.state import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    AppendingState,
-    BroadcastState,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    MergingState,
-    OperatorStateStore,
-    ReadOnlyBroadcastState,
-    ReducingState,
-    ReducingStateDescriptor,
-    State,
-    StateDescriptor,
-    StateTtlConfig,
-    ValueState,
-    ValueStateDescriptor,
-)
-
-__all__ = [
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "AppendingState",
-    "BroadcastState",
-    "FunctionInitializationContext",
-    "FunctionSnapshotContext",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "MergingState",
-    "OperatorStateStore",
-    "ReadOnlyBroadcastState",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "State",
-    "StateDescriptor",
-    "StateTtlConfig",
-    "ValueState",
-    "ValueStateDescriptor",
-]
+from tidegate.contracts.state import *  # noqa: F403
+from tidegate.contracts.state import __all__ as __all__

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tidegate.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tidegate.connectors.collection import CollectionSource
@@ -112,15 +114,4 @@ __all__ = [
     "SupportsPreprocessing",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"tidegate.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazy_names(__name__, {name: f"tidegate.{module}" for name, module in _MODULES.items()})

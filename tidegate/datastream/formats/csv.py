@@ -1,21 +1,4 @@
 """PyFlink's path for `tidegate.formats.csv`."""
 
-from tidegate.formats.csv import (
-    CsvBulkWriters,
-    CsvReaderFormat,
-    CsvRowDeserializationSchema,
-    CsvRowSerializationSchema,
-    CsvSchema,
-    CsvSchemaBuilder,
-    HeaderMismatchError,
-)
-
-__all__ = [
-    "CsvBulkWriters",
-    "CsvReaderFormat",
-    "CsvRowDeserializationSchema",
-    "CsvRowSerializationSchema",
-    "CsvSchema",
-    "CsvSchemaBuilder",
-    "HeaderMismatchError",
-]
+from tidegate.formats.csv import *  # noqa: F403
+from tidegate.formats.csv import __all__ as __all__

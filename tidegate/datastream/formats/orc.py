@@ -1,11 +1,4 @@
 """PyFlink's path for `tidegate.formats.orc`."""
 
-from tidegate.formats.orc import (
-    OrcBulkWriters,
-    OrcColumnarRowInputFormat,
-)
-
-__all__ = [
-    "OrcBulkWriters",
-    "OrcColumnarRowInputFormat",
-]
+from tidegate.formats.orc import *  # noqa: F403
+from tidegate.formats.orc import __all__ as __all__

@@ -1,15 +1,4 @@
 """PyFlink's path for `tidegate.formats.parquet`."""
 
-from tidegate.formats.parquet import (
-    AvroParquetReaders,
-    AvroParquetWriters,
-    ParquetBulkWriters,
-    ParquetColumnarRowInputFormat,
-)
-
-__all__ = [
-    "AvroParquetReaders",
-    "AvroParquetWriters",
-    "ParquetBulkWriters",
-    "ParquetColumnarRowInputFormat",
-]
+from tidegate.formats.parquet import *  # noqa: F403
+from tidegate.formats.parquet import __all__ as __all__
