@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 from tidegate.common.errors import TidegateError
@@ -18,6 +18,7 @@ from tidegate.formats.malformed import OnMalformed, checked_action
 from tidegate.formats.text_lines import MAX_LINE, Charset, LineCursor, StreamFormat
 from tidegate.formats.text_values import Parser, field_parser, field_writer
 
+_Header = bool | tuple[str, ...]
 _MAX_FIELD = 16 << 20  # characters: where a quote that is never closed ends
 
 
@@ -43,19 +44,38 @@ class _Fields:
         self._names = schema.names
         self._parsers = column_parsers(schema.columns, schema.dialect)
         self._more_allowed = schema.any_property_name is not None
+        self._order: list[int | None] | None = None  # of a header that is not the columns: where each column is
+        self._width = len(self._names)
+
+    def reorder(self, header: tuple[str, ...]) -> None:
+        """From here on a record has the fields of this header: each column is found by its name, one that the header
+        lacks is None, and fields that are no column are left out."""
+        self._width = len(header)
+        if header != self._names:
+            self._order = [header.index(name) if name in header else None for name in self._names]
 
     def row(self, fields: list[str]) -> Row:
+        if self._order is not None:
+            if len(fields) < self._width or (len(fields) > self._width and not self._more_allowed):
+                raise ValueError(f"{len(fields)} fields where the header has {self._width}")
+            return self._parsed([None if i is None else fields[i] for i in self._order])
+        if len(fields) != len(self._parsers):
+            if len(fields) < len(self._parsers) or not self._more_allowed:
+                raise ValueError(f"{len(fields)} fields instead of {len(self._parsers)}")
+            fields = fields[: len(self._parsers)]
+        return self._parsed(fields)
+
+    def _parsed(self, fields: Sequence[str | None]) -> Row:
         parsers = self._parsers
-        if len(fields) != len(parsers):
-            if len(fields) < len(parsers) or not self._more_allowed:
-                raise ValueError(f"{len(fields)} fields instead of {len(parsers)}")
-            fields = fields[: len(parsers)]
         try:
-            return make_row(self._names, [parse(field) for parse, field in zip(parsers, fields, strict=True)])
+            return make_row(
+                self._names, [None if f is None else parse(f) for parse, f in zip(parsers, fields, strict=True)]
+            )
         except ValueError:
             for name, parse, field in zip(self._names, parsers, fields, strict=True):
                 try:
-                    parse(field)
+                    if field is not None:
+                        parse(field)
                 except ValueError as error:
                     raise ValueError(f"column '{name}': {error}") from None
             raise
@@ -151,7 +171,8 @@ class _Feed:
 
 
 class _CsvReader(FileRecordReader[Any]):
-    """The offset is (byte position, lines at the beginning that are still to be skipped, header not checked yet)."""
+    """The offset is (byte position, lines at the beginning that are still to be skipped, header). The header is True
+    while it is not read yet, then its fields; False when there is none (or, in older snapshots, when it was read)."""
 
     def __init__(
         self,
@@ -160,8 +181,9 @@ class _CsvReader(FileRecordReader[Any]):
         charset: Charset,
         action: OnMalformed,
         end: int,
-        offset: tuple[int, int, bool] | None,
+        offset: tuple[int, int, _Header] | None,
     ) -> None:
+        self._header: _Header
         position, self._skip, self._header = offset or (0, int(schema.skip_first_data_row), schema.use_header)
         self._schema = schema
         self._path = file.path
@@ -170,7 +192,10 @@ class _CsvReader(FileRecordReader[Any]):
         self._feed = _Feed(self._lines, schema.dialect.comments)
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
         self._records = csv.reader(self._feed, strict=True, **schema.dialect.options())
-        self._row = _Fields(schema).row
+        self._fields = _Fields(schema)
+        self._row = self._fields.row
+        if isinstance(self._header, tuple):
+            self._fields.reorder(self._header)
 
     def read(self, max_records: int) -> list[Any] | None:
         feed = self._feed
@@ -183,8 +208,8 @@ class _CsvReader(FileRecordReader[Any]):
             feed.at_start = True
             try:
                 fields = next(self._records)
-                if self._header:
-                    self._check_header(fields)
+                if self._header is True:
+                    self._take_header(tuple(fields))
                 elif self._skip:
                     self._skip -= 1
                 else:
@@ -205,15 +230,24 @@ class _CsvReader(FileRecordReader[Any]):
         text = raw.decode(self._lines.charset.name, "replace").strip("\r")
         return not text or (self._schema.dialect.comments and text.startswith("#"))
 
-    def _check_header(self, fields: list[str]) -> None:
-        self._header = False
-        if self._schema.strict_headers and tuple(fields) != self._schema.names:
+    def _take_header(self, fields: tuple[str, ...]) -> None:
+        self._header = fields
+        names = self._schema.names
+        wrong = ""
+        if self._schema.strict_headers and fields != names:
+            wrong = "the header has to be the columns of the schema in their order (set_strict_headers)"
+        elif len(set(fields)) < len(fields):
+            wrong = "a name stands twice in the header"
+        elif not set(fields) & set(names):
+            wrong = "no column of the schema is in the header; a file without one needs set_use_header(False)"
+        if wrong:
             raise HeaderMismatchError(
-                f"{self._path}: the header is {', '.join(fields)}, the columns of the schema are "
-                f"{', '.join(self._schema.names)}"
+                f"{self._path}: the header is {', '.join(fields)}, the columns of the schema are {', '.join(names)}: "
+                f"{wrong}"
             )
+        self._fields.reorder(fields)
 
-    def offset(self) -> tuple[int, int, bool]:
+    def offset(self) -> tuple[int, int, _Header]:
         return min(self._feed.position, self._lines.position), self._skip, self._header
 
     def close(self) -> None:

@@ -148,11 +148,12 @@ class CsvSchemaBuilder:
 
     # ------------------------------------------------------------ header
     def set_use_header(self, use: bool = True) -> CsvSchemaBuilder:
-        """The first line of a file is a header: it is skipped, and written."""
+        """The first line of a file is a header, read and written. Columns are found by the names in it, in any order; a
+        column that a file lacks is None, and what is no column is left out."""
         return self._set(use_header=bool(use))
 
     def set_strict_headers(self, strict: bool = True) -> CsvSchemaBuilder:
-        """The header has to be the names of the columns, in their order."""
+        """The header has to be exactly the names of the columns, in their order; anything else is an error."""
         return self._set(strict_headers=bool(strict))
 
     def set_skip_first_data_row(self, skip: bool = True) -> CsvSchemaBuilder:

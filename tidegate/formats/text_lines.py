@@ -15,7 +15,9 @@ from tidegate.contracts.file_formats import FileFormat, FileRecordReader, InputF
 
 CHUNK = 1 << 20  # bytes that one call reads; a multiple of 4, so that wide characters are never cut
 MAX_LINE = 256 << 20
-_COMPRESSED = (".gz", ".gzip", ".bz2", ".xz")
+_ARROW_CODECS = {".zst": "zstd", ".zstd": "zstd", ".lz4": "lz4"}
+_COMPRESSED = (".gz", ".gzip", ".bz2", ".xz", *_ARROW_CODECS)
+_UNREADABLE = (".snappy", ".sz", ".lzo", ".deflate", ".br", ".7z", ".zip")
 
 
 def is_compressed(path: str) -> bool:
@@ -51,9 +53,14 @@ class Charset:
 
 
 def open_text(file: InputFile) -> BinaryIO:
-    """The bytes of the text, decompressed."""
-    raw = file.open()
+    """The bytes of the text, decompressed as the name of the file says."""
     path = file.path.lower()
+    if path.endswith(_UNREADABLE):
+        raise InputFileError(
+            f"{file.path}: text that is compressed as '{path[path.rindex('.') :]}' cannot be read; compress it with "
+            "gzip, bzip2, xz, zstd or lz4, or leave the file out by its name"
+        )
+    raw = file.open()
     opened: Any = raw
     if path.endswith((".gz", ".gzip")):
         import gzip
@@ -67,6 +74,10 @@ def open_text(file: InputFile) -> BinaryIO:
         import lzma
 
         opened = lzma.LZMAFile(raw)  # noqa: SIM115 (closed by the cursor)
+    elif (codec := _ARROW_CODECS.get(path[path.rfind(".") :])) is not None:
+        import pyarrow as pa
+
+        opened = pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec)
     found: BinaryIO = opened
     return found
 
@@ -258,8 +269,9 @@ class StreamFormat(FileFormat):
     @staticmethod
     def text_line_format(charset_name: str = "UTF-8", errors: str = "strict") -> StreamFormat:
         """Lines as strings, without what ends them (a newline, or carriage return and newline), in any charset of
-        Python. Files that are called `*.gz`, `*.bz2` or `*.xz` are decompressed. `errors` says what becomes of bytes
-        that are not text in that charset: "strict" fails with file and line, "replace" puts U+FFFD, as Java does."""
+        Python. Files that are called `*.gz`, `*.bz2`, `*.xz`, `*.zst` or `*.lz4` are decompressed. `errors` says what
+        becomes of bytes that are not text in that charset: "strict" fails with file and line, "replace" puts U+FFFD,
+        as Java does."""
         return TextLineFormat(charset_name, errors)
 
 

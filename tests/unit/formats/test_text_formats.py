@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime
 import gzip
 import io
+import lzma
 import pickle
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +23,8 @@ from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.time import Instant
 from tidegate.common.types import Row
-from tidegate.datastream.connectors import CollectSink
+from tidegate.contracts.file_formats import InputFileError
+from tidegate.datastream.connectors import CollectSink, StreamFormat
 from tidegate.datastream.formats.csv import (
     CsvBulkWriters,
     CsvReaderFormat,
@@ -193,6 +196,55 @@ def test_csv_in_another_charset_and_compressed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").unlink()
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"1,a\n2,b\n"))
     assert len(read_all(source_of(CsvReaderFormat.for_schema(schema), tmp_path))) == 2
+
+
+@pytest.mark.parametrize("header", ["name,id", "id,name", "extra,name,id", "id"])
+def test_columns_are_found_by_the_names_of_the_header(tmp_path: Path, header: str) -> None:
+    names = header.split(",")
+    lines = [{"id": str(i), "name": f"n{i}", "extra": "?"} for i in range(5)]
+    text = "".join(",".join(line[name] for name in names) + "\n" for line in lines)
+    path = write(tmp_path / "a.csv", f"{header}\n{text}")
+    source = source_of(CsvReaderFormat.for_schema(simple().set_use_header().build()), path)
+    assert read_all(source) == [Row(id=i, name=f"n{i}" if "name" in names else None) for i in range(5)]
+    replay_everywhere(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("a,b\n1,x\n", "no column of the schema is in the header"), ("id,id\n1,2\n", "a name stands twice")],
+)
+def test_a_header_that_fits_nothing_is_an_error(tmp_path: Path, text: str, error: str) -> None:
+    path = write(tmp_path / "a.csv", text)
+    with pytest.raises(HeaderMismatchError, match=error):
+        read_all(source_of(CsvReaderFormat.for_schema(simple().set_use_header().build()), path))
+
+
+def test_a_line_that_is_not_as_wide_as_its_header_is_bad(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "name,id\nx,1\ny\n")
+    with pytest.raises(MalformedLineError, match=r"line 3: 1 fields where the header has 2"):
+        read_all(source_of(CsvReaderFormat.for_schema(simple().set_use_header().build()), path))
+
+
+def test_text_is_decompressed_as_its_name_says(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    data = "".join(f"line {i}\n" for i in range(3000)).encode()
+    packed = {
+        "gz": gzip.compress(data),
+        "bz2": bz2.compress(data),
+        "xz": lzma.compress(data),
+        "zst": pa.compress(data, codec="zstd", asbytes=True),
+        "lz4": pa.compress(data, codec="lz4", asbytes=True),
+    }
+    for ending, content in packed.items():
+        path = tmp_path / f"a.txt.{ending}"
+        path.write_bytes(content)
+        source = source_of(StreamFormat.text_line_format(), path)
+        assert read_all(source) == [f"line {i}" for i in range(3000)], ending
+    unreadable = tmp_path / "a.txt.snappy"
+    unreadable.write_bytes(data)
+    with pytest.raises(InputFileError, match=r"compressed as '.snappy' cannot be read; compress it with gzip"):
+        read_all(source_of(StreamFormat.text_line_format(), unreadable))
 
 
 BAD = '1,a\nx,b\n3,"un"closed\n4,d,more\n5\n6,f\n7,"never closed\n8,h\n9,i\n'
