@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import codecs
+import copy
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -168,3 +169,9 @@ class RowDataBulkWriterFactory(BulkWriterFactory):
 
     def get_row_type(self) -> RowTypeInfo:
         return self._row_type
+
+    def with_row_type(self, row_type: RowTypeInfo) -> RowDataBulkWriterFactory:
+        """The same format for rows of another type."""
+        changed = copy.copy(self)
+        changed._row_type = row_type
+        return changed

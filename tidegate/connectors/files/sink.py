@@ -18,6 +18,7 @@ from tidegate.connectors.files.compaction import (
 )
 from tidegate.connectors.files.output_file_config import OutputFileConfig
 from tidegate.connectors.files.part_files import hidden_path, open_part_files
+from tidegate.connectors.files.partitions import PartitionBucketAssigner, WithoutColumns
 from tidegate.connectors.files.rolling_policy import RollingPolicy
 from tidegate.connectors.files.writer import FileWriter, FileWriterSettings
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, StreamTransformer, SupportsPreprocessing
@@ -141,8 +142,11 @@ class _FormatBuilder:
         return self
 
     def build(self) -> FileSink:
+        encoder = self._encoder
+        if isinstance(self._assigner, PartitionBucketAssigner) and isinstance(encoder, BulkWriterFactory):
+            encoder = WithoutColumns(encoder, self._assigner.columns)
         settings = FileWriterSettings(
-            self._encoder, self._assigner, self._policy, self._files, self._check_interval, self._compaction
+            encoder, self._assigner, self._policy, self._files, self._check_interval, self._compaction
         )
         return FileSink(self._location, settings)
 

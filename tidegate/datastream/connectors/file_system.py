@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate.connectors.files.bucket_assigner import BucketAssigner, BucketContext
 from tidegate.connectors.files.compaction import FileCompactor, FileCompactStrategy
 from tidegate.connectors.files.output_file_config import OutputFileConfig
+from tidegate.connectors.files.partitions import PartitionBucketAssigner
 from tidegate.connectors.files.rolling_policy import (
     DefaultRollingPolicy,
     OnCheckpointRollingPolicy,
@@ -38,6 +39,7 @@ __all__ = [
     "FileCompactor",
     "BucketAssigner",
     "BucketContext",
+    "PartitionBucketAssigner",
     "RollingPolicy",
     "DefaultRollingPolicy",
     "OnCheckpointRollingPolicy",
