@@ -307,7 +307,8 @@ class DataStream(OperatorSettings):
         transformation = sink._transformation
         assert isinstance(transformation, SinkTransformation)
         if isinstance(self._transformation, OperatorTransformation):  # so that its order is that of the results
-            transformation.parallelism = self._transformation.parallelism
+            own = self._transformation.parallelism
+            transformation.parallelism = self._transformation.created_under.parallelism if own is None else own
         try:
             client = self._environment._submit(job_execution_name)
         except BaseException:

@@ -39,7 +39,7 @@ from tidegate.graph.picklability import check_picklable
 from tidegate.graph.plan_json import execution_plan
 from tidegate.graph.splits import make_splits
 from tidegate.graph.stream_graph import GraphSettings, build_stream_graph
-from tidegate.graph.transformations import OperatorTransformation, SourceTransformation
+from tidegate.graph.transformations import OperatorTransformation, SettingsAtCreation, SourceTransformation
 from tidegate.storage.location import StorageLocation
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     # ------------------------------------------------------------ parallelism, buffers, chains
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """For operators that do not set their own."""
+        """For the operators that are made from now on and do not set their own."""
         checked_int("set_parallelism", parallelism, 1, "the parallelism")
         return self._set(options.PARALLELISM, parallelism)
 
@@ -450,6 +450,15 @@ class StreamExecutionEnvironment(WorkerSettings):
             raise ConfigurationError(f"{options.JOB_ID.key}: {error}") from error
 
     def _add_operator(self, transformation: OperatorTransformation) -> None:
+        def set_so_far(option: Any, value: Any) -> Any:
+            return value if self._configuration.contains(option) else None
+
+        transformation.created_under = SettingsAtCreation(
+            parallelism=self.get_parallelism(),
+            max_parallelism=set_so_far(options.MAX_PARALLELISM, self.get_max_parallelism()),
+            buffer_timeout_ms=set_so_far(options.BUFFER_TIMEOUT, self.get_buffer_timeout()),
+            chaining=set_so_far(options.OPERATOR_CHAINING, self.is_chaining_enabled()),
+        )
         self._operators.append(transformation)
 
     def _remove_operator(self, transformation: OperatorTransformation) -> None:

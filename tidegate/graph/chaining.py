@@ -53,7 +53,8 @@ def build_job_graph(
 def is_chainable(graph: StreamGraph, edge: StreamEdge) -> bool:
     up, down = graph.nodes[edge.source], graph.nodes[edge.target]
     return (
-        graph.settings.chaining_enabled
+        up.chaining
+        and down.chaining
         and edge.partition.kind is PartitionKind.FORWARD
         and len(down.in_edges) == 1
         and not isinstance(down.transformation, TwoInputTransformation)
@@ -134,11 +135,15 @@ def _chain_name(operators: list[OperatorNode]) -> str:
 
 
 def _buffer_timeout(nodes: list[StreamNode], default: int) -> int:
-    """The shortest of those that were set in the chain; -1 (full buffers only) gives way to any other."""
-    chosen = [node.buffer_timeout_ms for node in nodes if node.buffer_timeout_ms is not None]
-    if not chosen:
-        return default
-    return min((timeout for timeout in chosen if timeout >= 0), default=-1)
+    """The shortest of those that operators of the chain set, else of those that the environment said when they were
+    made; -1 (full buffers only) gives way to any other."""
+    own = [node.buffer_timeout_ms for node in nodes]
+    of_environment = [node.transformation.created_under.buffer_timeout_ms for node in nodes]
+    for timeouts in (own, of_environment):
+        chosen = [timeout for timeout in timeouts if timeout is not None]
+        if chosen:
+            return min((timeout for timeout in chosen if timeout >= 0), default=-1)
+    return default
 
 
 def _edges(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidegate.common.errors import JobGraphError
 from tidegate.common.ids import OperatorId
@@ -55,6 +56,7 @@ class StreamNode:
     max_parallelism_derived: bool = field(default=False, kw_only=True)  # from the parallelism: not set by the program
     slot_sharing_group: str
     buffer_timeout_ms: int | None  # None: the environment's
+    chaining: bool = True  # False: runs in a task of its own
     in_edges: list[StreamEdge] = field(default_factory=list)
     out_edges: list[StreamEdge] = field(default_factory=list)
 
@@ -152,10 +154,11 @@ def _resolve(
     index: int, operator: OperatorTransformation, inputs: list[StreamNode], settings: GraphSettings
 ) -> StreamNode:
     name = _display_name(operator)
-    parallelism = settings.parallelism if operator.parallelism is None else operator.parallelism
+    created = operator.created_under
+    parallelism = _first(operator.parallelism, created.parallelism, settings.parallelism)
     if parallelism <= 0:
         raise JobGraphError(f"operator '{name}': parallelism has to be at least 1, got {parallelism}")
-    max_parallelism = settings.max_parallelism if operator.max_parallelism is None else operator.max_parallelism
+    max_parallelism = _first(operator.max_parallelism, created.max_parallelism, settings.max_parallelism)
     derived = max_parallelism is None
     if max_parallelism is None:
         max_parallelism = default_max_parallelism(parallelism)
@@ -180,7 +183,13 @@ def _resolve(
         max_parallelism_derived=derived,
         slot_sharing_group=operator.slot_sharing_group or inherited,
         buffer_timeout_ms=operator.buffer_timeout_ms,
+        chaining=_first(created.chaining, settings.chaining_enabled),
     )
+
+
+def _first(*chosen: Any) -> Any:
+    """The first that was set."""
+    return next((one for one in chosen if one is not None), None)
 
 
 def _display_name(operator: OperatorTransformation) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tidegate.graph.job_graph import PartitionSpec
@@ -26,6 +27,17 @@ class ChainingStrategy(enum.Enum):
     ALWAYS = "always"  # with the one before and those after
     HEAD = "head"  # starts a chain: only with those after
     NEVER = "never"  # with none
+
+
+@dataclass(frozen=True)
+class SettingsAtCreation:
+    """What the environment said when the program made an operator. None: nothing by then, so what it says when the job
+    is submitted counts. A later change of the environment concerns later operators."""
+
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+    buffer_timeout_ms: int | None = None
+    chaining: bool | None = None
 
 
 class Transformation:
@@ -45,6 +57,7 @@ class Transformation:
         self.chaining_strategy = ChainingStrategy.ALWAYS
         self.slot_sharing_group: str | None = None  # None: inherited from the inputs
         self.buffer_timeout_ms: int | None = None  # None: the environment's
+        self.created_under = SettingsAtCreation()
 
     @property
     def is_operator(self) -> bool:

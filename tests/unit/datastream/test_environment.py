@@ -21,7 +21,9 @@ from tidegate.datastream import (
     StreamExecutionEnvironment,
 )
 from tidegate.datastream.connectors import CollectSink, DataGeneratorSource, NumberSequenceSource
+from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.operator_specs import SinkSpec
+from tidegate.graph.stream_graph import build_stream_graph
 
 
 def environment(**keys: str) -> StreamExecutionEnvironment:
@@ -293,3 +295,29 @@ def test_a_python_file_has_to_exist():
 def test_jars_are_accepted_with_a_warning():
     with pytest.warns(UserWarning, match="no effect"):
         StreamExecutionEnvironment.get_execution_environment().add_jars("file:///x.jar")
+
+
+def test_an_operator_has_the_parallelism_that_the_environment_had_when_it_was_made() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+    ordered = env.from_collection([1]).map(str).name("ordered")
+    env.set_parallelism(4)
+    wide = ordered.map(str).name("wide")
+    env.set_parallelism(2)
+    wide.print().name("out")
+    env.set_parallelism(7)
+    nodes = {n.name: n.parallelism for n in build_stream_graph(env._operators, env._graph_settings()).nodes}
+    assert nodes == {"Source: Collection": 1, "ordered": 1, "wide": 4, "Sink: out": 2}
+
+
+def test_what_was_set_when_an_operator_was_made_stays_and_what_was_not_set_comes_later() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+    first = env.from_collection([1]).map(str).name("first")
+    env.set_max_parallelism(64).set_buffer_timeout(5).disable_operator_chaining()
+    second = first.map(str).name("second")
+    env.set_max_parallelism(256).set_buffer_timeout(500)
+    second.print().name("out")
+    built = build_job_graph(env._operators, env._graph_settings(), "job", None).job_graph
+    found = {v.operators[-1].name: (v.max_parallelism, v.buffer_timeout_ms) for v in built.vertices}
+    assert found == {"Source: Collection": (256, 500), "first": (256, 500), "second": (64, 5), "Sink: out": (256, 500)}
