@@ -53,7 +53,6 @@ class _Host:
     """A slot's outside: nobody else is there."""
 
     transport: Any = None
-    storage: Any = None
     run_coroutine: Any = None
 
     def __init__(self) -> None:

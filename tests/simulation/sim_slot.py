@@ -78,7 +78,7 @@ class SimTransport:
 
 
 class SimSlot:
-    """Implements `taskmanager.slot.SlotHost`."""
+    """Implements `taskmanager.slot_host.SlotHost`."""
 
     def __init__(self, sim: Simulation, attempt: AttemptNumber, slot: SlotIndex, suffix: str = "") -> None:
         self.sim = sim
@@ -87,7 +87,6 @@ class SimSlot:
         run = f"r{sim.run_number}" if sim.run_number else ""
         self.incarnation = f"{run}a{attempt}s{slot}{suffix}"
         self.clock = sim.clock
-        self.storage: Any = None
         self.transport = SimTransport(self)
         self.life = Life.STARTING
         self.failed = False
@@ -185,7 +184,6 @@ class SimSlot:
     def _handle(self, message: MasterToSlot) -> None:
         if isinstance(message, Deploy):
             plan = dataclasses.replace(pickle.loads(message.plan), storage=self.sim.worker_storage)
-            self.storage = plan.storage
             restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
             self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
             if self.sim.databases is not None:
@@ -252,11 +250,11 @@ def check_credits(gang: list[SimSlot]) -> None:
                 under_way[frame.address] += {ROWS: 1, ROWS_WITH_TIMESTAMPS: 1, CREDIT: frame.records}.get(frame.kind, 0)
     for slot in gang:
         assert slot.runtime is not None
-        for address, target in slot.runtime._remote.items():
+        for address, target in slot.runtime.channels.remote.items():
             receiver = gang[target].runtime
             assert receiver is not None
-            into = receiver._inputs[address][1]
-            credit = slot.runtime._outputs[address].credits
+            into = receiver.channels.inputs[address][1]
+            credit = slot.runtime.channels.outputs[address].credits
             total = credit + under_way[address] + into.held + into.owed
             if total != into.capacity:
                 raise BrokenPromise(

@@ -12,6 +12,7 @@ from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import Mode, Variation
 from tidegate.fault_tolerance.barriers import handlers as barriers
 from tidegate.fault_tolerance.barriers.subtask_checkpoint import SubtaskCheckpoint
+from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
 from tidegate.jobmanager import state_assignment
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.state.heap.backend import HeapKeyedStateBackend
@@ -21,11 +22,10 @@ from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
 from tidegate.storage.cleanup import SharedFileRegistry
 from tidegate.storage.job_directory import SHARED
 from tidegate.storage.writers import FileTaskStateWriter
-from tidegate.taskmanager import channel_restore
+from tidegate.taskmanager import own_keys
 from tidegate.taskmanager.operators.sink import SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.slot import SlotRuntime
-from tidegate.taskmanager.task import Task
 
 MAX_SEEDS = 300
 Patch = pytest.MonkeyPatch
@@ -43,10 +43,10 @@ def no_alignment(patch: Patch) -> None:
 
 def acknowledge_before_the_write(patch: Patch) -> None:
     """Files become durable some time after the acknowledgement."""
-    written = Task._written
+    written = BarrierTaskSide._written
     unwritten: list[FileTaskStateWriter] = []
 
-    def acknowledge_first(self: Task, n: Any, snapshot: Any, error: BaseException | None) -> None:
+    def acknowledge_first(self: BarrierTaskSide, n: Any, snapshot: Any, error: BaseException | None) -> None:
         written(self, n, snapshot, error)
         sinks = [sink for writer in unwritten for sink in (writer._exclusive, writer._shared)]
         unwritten.clear()
@@ -55,10 +55,10 @@ def acknowledge_before_the_write(patch: Patch) -> None:
             for sink in sinks:
                 sink.commit()
 
-        self._run_async(commit, lambda result, failed: None)
+        self._port.run_async(commit, lambda result, failed: None)
 
     patch.setattr(FileTaskStateWriter, "close", lambda self: unwritten.append(self))
-    patch.setattr(Task, "_written", acknowledge_first)
+    patch.setattr(BarrierTaskSide, "_written", acknowledge_first)
 
 
 def commit_before_complete(patch: Patch) -> None:
@@ -163,7 +163,7 @@ def first_key_group_filtered_out(patch: Patch) -> None:
 
 
 def in_flight_records_moved_to_the_wrong_subtask(patch: Patch) -> None:
-    patch.setattr(channel_restore, "key_group", lambda key, groups: groups - 1 - key_group(key, groups))
+    patch.setattr(own_keys, "key_group", lambda key, groups: groups - 1 - key_group(key, groups))
 
 
 def list_state_not_redistributed(patch: Patch) -> None:

@@ -10,9 +10,8 @@ class SourceAlignment:
     """All sources of the slot that belong to a group. The host sends `report` every `interval_ms`."""
 
     def __init__(self, sources: list[SourceOperator]) -> None:
-        self._sources = [s for s in sources if s.alignment is not None and s.periodic]
-        intervals = [s.alignment.update_interval_ms for s in self._sources if s.alignment is not None]
-        self._interval = float(min(intervals, default=0))
+        self._sources = [(s, s.alignment) for s in sources if s.alignment is not None and s.periodic]
+        self._interval = float(min((alignment.update_interval_ms for _, alignment in self._sources), default=0))
         self._next = 0.0
 
     def report_if_due(self, now_ms: float) -> dict[str, int] | None:
@@ -21,17 +20,14 @@ class SourceAlignment:
             return None
         self._next = now_ms + self._interval
         lowest: dict[str, int] = {}
-        for source in self._sources:
-            assert source.alignment is not None
-            group = source.alignment.group
-            lowest[group] = min(lowest.get(group, MAX_WATERMARK), source.alignment_watermark)
+        for source, alignment in self._sources:
+            lowest[alignment.group] = min(lowest.get(alignment.group, MAX_WATERMARK), source.alignment_watermark)
         return lowest
 
     def next_deadline(self) -> float | None:
         return self._next if self._sources else None
 
     def on_limits(self, limits: dict[str, int]) -> None:
-        for source in self._sources:
-            assert source.alignment is not None
-            if source.alignment.group in limits:
-                source.hold_above(limits[source.alignment.group])
+        for source, alignment in self._sources:
+            if alignment.group in limits:
+                source.hold_above(limits[alignment.group])

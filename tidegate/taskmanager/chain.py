@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.common.ids import CheckpointId
 from tidegate.common.typeinfo import value_converter
 from tidegate.contracts.batches import RecordBatch
-from tidegate.fault_tolerance.barriers.frozen_operator import FrozenOperator
+from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.operators.base import Emit, Operator, OperatorContext, discard

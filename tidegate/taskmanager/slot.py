@@ -10,79 +10,41 @@ All methods are called from one thread. Any of them may raise: the attempt is th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import assert_never
 
-from tidegate.common.errors import SnapshotError, StateBackendError, check_internal
-from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex, SubtaskIndex, VertexId
-from tidegate.fault_tolerance.barriers.handlers import BarrierHandler, BarrierTracker, ExactlyOnceHandler
-from tidegate.graph.job_graph import JobVertex
+from tidegate.common.errors import check_internal
+from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
 from tidegate.network.channels import InputChannel, OutputChannel
-from tidegate.network.elements import CheckpointBarrier
 from tidegate.network.serialization import Element, deserialize, serialize
-from tidegate.network.transport import DataTransport
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.messages import (
     CollectAck,
+    Deploy,
     DrainSources,
     Finish,
+    Leave,
     MasterHeartbeat,
     MasterToSlot,
-    Message,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     SlotFinished,
     SlotReady,
     Start,
-    TriggerCheckpoint,
     WatermarkLimits,
     WatermarkReport,
 )
-from tidegate.state.backend import StateSource
 from tidegate.state.class_mapping import use_class_mapping
-from tidegate.state.factory import KeyedBackends
-from tidegate.state.key_groups import key_group_range
-from tidegate.state.operator_state import OperatorStateBackend
-from tidegate.storage.handles import MovedChannel, SlotRestore, TaskRestore
-from tidegate.storage.worker_storage import WorkerStorage
+from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.alignment import SourceAlignment
-from tidegate.taskmanager.chain import OperatorChain
-from tidegate.taskmanager.channel_restore import OwnKeys, read_channel, read_moved_records
-from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.deployment import SlotPlan
-from tidegate.taskmanager.edge_output import make_edge_output
-from tidegate.taskmanager.failure import OperatorFailure, RestoreFailure
-from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operators.collect import CollectOperator
+from tidegate.taskmanager.slot_builder import SlotBuilder, SlotChannels
+from tidegate.taskmanager.slot_host import SlotHost
 from tidegate.taskmanager.task import Task
 from tidegate.taskmanager.user_report import UserReport
 
-
-class SlotHost(Protocol):
-    """What a slot needs from the outside."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def transport(self) -> DataTransport: ...
-
-    @property
-    def storage(self) -> WorkerStorage | None: ...
-
-    def send_to_master(self, message: Message) -> None: ...
-
-    def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        """Run `work` on a helper thread; then call `done(result, error)` on the slot's thread."""
-
-    def run_coroutine(
-        self, call: Callable[[], Awaitable[Any]], done: Callable[[Any, BaseException | None], None]
-    ) -> Callable[[], None]:
-        """Await `call()` elsewhere, with as many others as there are; then call `done(result, error)` on the slot's
-        thread. Returns what cancels it: `done` may still be called then, or not."""
-
-    def trace(self, text: str) -> None:
-        """Print a line of the checkpoint trace."""
+SlotMessage = Deploy | Start | DrainSources | Finish | Leave | CollectAck | WatermarkLimits | MasterHeartbeat
+"""The messages of the JobManager that do not belong to a model of fault tolerance."""
 
 
 class SlotRuntime:
@@ -93,208 +55,46 @@ class SlotRuntime:
         self._host = host
         self._graph = plan.graph
         self._settings = plan.settings
-        storage = plan.storage
-        increments = plan.settings.max_increments if storage is not None and storage.supports_increments else 0
-        self._backends = KeyedBackends(
-            plan.settings.state_backend, plan.settings.rocksdb, increments, lambda: host.clock.now_ms()
-        )
-        self._inputs: dict[ChannelAddress, tuple[Task, InputChannel]] = {}  # channels that end in this slot
-        self._outputs: dict[ChannelAddress, OutputChannel] = {}  # channels that begin in this slot
-        self._remote: dict[ChannelAddress, SlotIndex] = {}  # output channels that leave the slot
-        self._input_from: dict[ChannelAddress, SlotIndex] = {}  # input channels that come from another slot
+        self.channels = SlotChannels()
         self.report = UserReport(plan.settings.heartbeat_interval_ms / 2)
         self._alignment = SourceAlignment([])
         self._finishing = False
         self.finished = False  # committed and closed after Finish
         self.tasks: list[Task] = []  # upstream first
 
-    # ------------------------------------------------------------ deployment
     def deploy(self, restore: SlotRestore | None) -> None:
         """Build, restore and open everything; sources stay quiet until `Start`. Reports SlotReady."""
         use_class_mapping(self._settings.class_mapping)
-        restores = {} if restore is None else {(t.vertex, t.subtask): t for t in restore.tasks}
-        for vertex_id, subtask in self._graph.tasks_of_slot(self._slot):
-            task_restore = restores.get((vertex_id, subtask))
-            self.tasks.append(self._make_task(self._graph.vertices[vertex_id], subtask, restore, task_restore))
+        builder = SlotBuilder(self._slot, self._attempt, self._plan, self._host, self.channels)
+        for task in builder.build(restore):
+            self.tasks.append(task)  # one by one: when the next cannot be built, `close` closes these
         for task in reversed(self.tasks):
             task.chain.open()
         self._alignment = SourceAlignment([t.chain.source for t in self.tasks if t.chain.source is not None])
         self.report.watch([operator.context for task in self.tasks for operator in task.chain.operators])
         self._host.send_to_master(SlotReady(attempt=self._attempt, slot=self._slot))
 
-    def _make_task(
-        self, vertex: JobVertex, subtask: SubtaskIndex, restore: SlotRestore | None, task_restore: TaskRestore | None
-    ) -> Task:
-        graph, settings, host = self._graph, self._settings, self._host
-        outputs = []
-        for edge in graph.out_edges(vertex.vertex_id):
-            channels = []
-            for d in graph.downstream_subtasks(edge, subtask):
-                address = ChannelAddress(edge.edge_id, subtask, d)
-                channel = OutputChannel(address, settings.credits_per_channel, settings.batch_size)
-                self._outputs[address] = channel
-                target = graph.slot_of(edge.target, d)
-                if target != self._slot:
-                    self._remote[address] = target
-                channels.append(channel)
-            target_max = graph.vertices[edge.target].max_parallelism
-            operator_name = vertex.operators[edge.source_operator].name
-            outputs.append(make_edge_output(edge, channels, host.clock, operator_name, subtask, target_max))
-        inputs: list[InputChannel] = []
-        input_keys: dict[int, tuple[str, ChannelAddress]] = {}
-        for edge in graph.in_edges(vertex.vertex_id):
-            for u in graph.upstream_subtasks(edge, subtask):
-                address = ChannelAddress(edge.edge_id, u, subtask)
-                input_keys[len(inputs)] = (edge.key, address)
-                inputs.append(InputChannel(address, len(inputs), edge.target_input, settings.credits_per_channel))
-                source_slot = graph.slot_of(edge.source, u)
-                if source_slot != self._slot:
-                    self._input_from[address] = source_slot
-        chain = OperatorChain(
-            vertex, outputs, lambda i: self._operator_context(vertex, subtask, i, restore, task_restore)
-        )
-        task = Task(
-            vertex=vertex,
-            subtask=subtask,
-            attempt=self._attempt,
-            chain=chain,
-            inputs=inputs,
-            outputs=outputs,
-            input_keys=input_keys,
-            handler=self._barrier_handler(len(inputs)),
-            clock=host.clock,
-            storage=host.storage,
-            run_async=host.run_async,
-            send=host.send_to_master,
-            batch_size=settings.batch_size,
-            watermark_interval_ms=settings.watermark_interval_ms,
-            trace=host.trace if settings.trace else None,
-        )
-        for into in inputs:
-            self._inputs[into.address] = (task, into)
-        if restore is not None and task_restore is not None:
-            self._restore_channels(task, restore, task_restore)
-            if settings.trace:
-                host.trace(f"{task.name}: restored from checkpoint {restore.checkpoint_id}")
-        return task
-
-    def _barrier_handler(self, channels: int) -> BarrierHandler | None:
-        if channels == 0:
-            return None  # a savepoint may be asked for even when checkpointing is off
-        return ExactlyOnceHandler(channels) if self._settings.exactly_once else BarrierTracker(channels)
-
-    def _operator_context(
-        self,
-        vertex: JobVertex,
-        subtask: SubtaskIndex,
-        index: int,
-        restore: SlotRestore | None,
-        task_restore: TaskRestore | None,
-    ) -> OperatorContext:
-        node = vertex.operators[index]
-        keyed = None
-        if node.spec.keyed:
-            groups = key_group_range(vertex.max_parallelism, vertex.parallelism, subtask)
-            keyed = self._backends.make(node.name, groups, vertex.max_parallelism)
-        operator_state = OperatorStateBackend(node.name)
-        mine = None
-        if task_restore is not None:
-            mine = next((o for o in task_restore.operators if o.operator_id == node.operator_id), None)
-        if restore is not None and mine is not None:
-            check_internal(self._host.storage is not None, "a restore without a storage")
-            source = self._host.storage.source(restore.root)  # type: ignore[union-attr]
-            try:
-                operator_state.restore(mine, source)
-                if keyed is not None:
-                    # Else the next snapshot must not refer to its files.
-                    own = restore.owned and restore.root == self._plan.storage_root
-                    keyed.restore(mine.keyed, source, continue_chain=own)
-            except (SnapshotError, StateBackendError) as error:
-                if keyed is not None:
-                    keyed.dispose()
-                raise RestoreFailure(node.name, subtask, restore.checkpoint_id, error) from error
-        return OperatorContext(
-            node=node,
-            job_id=self._graph.job_id,
-            task_name=vertex.name,
-            subtask=subtask,
-            parallelism=vertex.parallelism,
-            max_parallelism=vertex.max_parallelism,
-            attempt=self._attempt,
-            clock=self._host.clock,
-            keyed=keyed,
-            operator_state=operator_state,
-            run_async=self._host.run_async,
-            run_coroutine=self._host.run_coroutine,
-            send=self._host.send_to_master,
-            checkpointing=self._settings.checkpointing,
-            # An operator that the snapshot does not know starts afresh.
-            restored_checkpoint=restore.checkpoint_id if restore is not None and mine is not None else None,
-            settings=self._settings,
-        )
-
-    def _restore_channels(self, task: Task, restore: SlotRestore, task_restore: TaskRestore) -> None:
-        task.restored_at_end = bool(task_restore.operators) and all(o.end_of_data for o in task_restore.operators)
-        if not task_restore.channels and not task_restore.moved:
-            return
-        check_internal(self._host.storage is not None, "a restore without a storage")
-        source = self._host.storage.source(restore.root)  # type: ignore[union-attr]
-        edges = {e.key: e.edge_id for e in self._graph.edges}
-        for state in task_restore.channels:
-            address = ChannelAddress(edges[state.edge_key], state.upstream, state.downstream)
-            try:
-                elements = read_channel(state, source)
-            except SnapshotError as error:
-                name = task.vertex.operators[0].name
-                raise RestoreFailure(name, task.subtask, restore.checkpoint_id, error) from error
-            if state.side == "input":
-                self._inputs[address][1].restore(elements)
-            else:
-                self._outputs[address].restore(elements)
-        self._restore_moved(task, restore, task_restore.moved, source)
-
-    def _restore_moved(self, task: Task, restore: SlotRestore, moved: list[MovedChannel], source: StateSource) -> None:
-        """In-flight records of other subtasks, from before the parallelism was changed."""
-        edges = {e.key: e for e in self._graph.edges}
-        found: dict[ChannelAddress, list[Element]] = {}
-        vertex = task.vertex
-        groups = key_group_range(vertex.max_parallelism, vertex.parallelism, task.subtask)
-        for one in moved:
-            edge = edges[one.channel.edge_key]
-            keys = OwnKeys(edge, vertex.max_parallelism, groups) if one.own_keys else None
-            try:
-                records = read_moved_records(one.channel, source, keys)
-            except SnapshotError as error:
-                raise RestoreFailure(vertex.operators[0].name, task.subtask, restore.checkpoint_id, error) from error
-            address = ChannelAddress(edge.edge_id, one.upstream, task.subtask)
-            found.setdefault(address, []).extend(records)
-        for address, elements in found.items():
-            self._inputs[address][1].restore(elements)
-            task.restored_first = True
-
     # ------------------------------------------------------------ messages and frames
     def on_message(self, message: MasterToSlot) -> None:
         """A control message after Deploy (Leave is the host's business)."""
         if message.attempt != self._attempt:
             return
-        now = self._host.clock.now_ms()
+        if isinstance(message, ModelMessage):
+            now = self._host.clock.now_ms()
+            for task in self.tasks:
+                task.model.on_message(message, now)
+        else:
+            self._on_own_message(message)
+        self._pump_all()
+
+    def _on_own_message(self, message: SlotMessage) -> None:
         match message:
             case Start():
                 for task in self.tasks:
                     task.start()
-            case TriggerCheckpoint(barrier=barrier):
-                for task in self.tasks:
-                    if task.vertex.is_source:
-                        task.trigger_checkpoint(barrier, now)
             case DrainSources():
                 for task in self.tasks:
                     task.drain()
-            case NotifyCheckpointComplete(checkpoint_id=n):
-                for task in self.tasks:
-                    task.checkpoint_complete(n)
-            case NotifyCheckpointAborted(checkpoint_id=n):
-                for task in self.tasks:
-                    task.checkpoint_aborted(n, now)
             case CollectAck(operator_id=operator_id, seq=seq):
                 for task in self.tasks:
                     for operator in task.chain.operators:
@@ -308,18 +108,21 @@ class SlotRuntime:
                 self._finishing = True
             case MasterHeartbeat():
                 pass
-        self._pump_all()
+            case Deploy() | Leave():
+                check_internal(False, f"{type(message).__name__} is the business of the slot's host")
+            case _:
+                assert_never(message)
 
     def on_frame(self, frame: Frame) -> None:
         """A frame from another slot. One of an old attempt is dropped: it is fenced."""
         if frame.attempt != self._attempt:
             return
         if frame.kind == CREDIT:
-            channel = self._outputs[frame.address]
+            channel = self.channels.outputs[frame.address]
             channel.grant(frame.records)
             self._pump(channel)
             return
-        task, into = self._inputs[frame.address]
+        task, into = self.channels.inputs[frame.address]
         try:
             element = deserialize(frame.kind, frame.payload)
         except Exception as error:
@@ -330,8 +133,8 @@ class SlotRuntime:
 
     def _receive(self, task: Task, channel: InputChannel, element: Element) -> None:
         channel.receive(element)
-        if isinstance(element, CheckpointBarrier):
-            task.barrier_arrived(channel, element, self._host.clock.now_ms())
+        if isinstance(element, ModelElement):
+            task.model.element_arrived(channel, element, self._host.clock.now_ms())
 
     # ------------------------------------------------------------ work
     def step(self) -> bool:
@@ -368,13 +171,15 @@ class SlotRuntime:
 
     def _after_step(self, task: Task) -> None:
         """Send what the step produced, and give back the credits of what it consumed."""
+        if task.model.follows_records:
+            task.model.results_made()
         for channel in task.out_channels:
-            if channel.oldest_ms is not None and channel.address not in self._remote:
+            if channel.oldest_ms is not None and channel.address not in self.channels.remote:
                 channel.flush()  # a local hand-over costs nothing: no reason to wait for a full batch
             if channel.queue:
                 self._pump(channel)
         if task.out_channels:
-            task.outputs_moved()
+            task.model.outputs_sent()
         for into in task.inputs:
             if into.owed:
                 self._return_credits(into)
@@ -387,21 +192,23 @@ class SlotRuntime:
             if channel.queue:
                 self._pump(channel)
         if task.out_channels:
-            task.outputs_moved()
+            task.model.outputs_sent()
 
     def _pump_all(self) -> None:
         for task in self.tasks:
+            if task.model.follows_records:
+                task.model.results_made()
             for channel in task.out_channels:
                 if channel.queue:
                     self._pump(channel)
-            task.outputs_moved()
+            task.model.outputs_sent()
 
     def _pump(self, channel: OutputChannel) -> None:
         """Send whatever the channel's credits allow."""
         address = channel.address
-        remote = self._remote.get(address)
+        remote = self.channels.remote.get(address)
         if remote is None:
-            task, into = self._inputs[address]
+            task, into = self.channels.inputs[address]
             for element in channel.take_sendable():
                 self._receive(task, into, element)
             return
@@ -419,9 +226,9 @@ class SlotRuntime:
             self._host.transport.send(remote, Frame(kind, self._attempt, self._slot, 0, address, count, payload))
 
     def _return_credits(self, channel: InputChannel) -> None:
-        source = self._input_from.get(channel.address)
+        source = self.channels.input_from.get(channel.address)
         if source is None:
-            self._outputs[channel.address].grant(channel.take_owed())
+            self.channels.outputs[channel.address].grant(channel.take_owed())
         elif channel.owed * 2 >= channel.capacity:
             count = channel.take_owed()
             self._host.transport.send(source, Frame(CREDIT, self._attempt, self._slot, 0, channel.address, count, b""))
@@ -451,12 +258,9 @@ class SlotRuntime:
         return read | self.report.metrics
 
     def check_invariants(self) -> None:
-        for output in self._outputs.values():
+        for output in self.channels.outputs.values():
             output.check_invariants()
-        for address, (_, into) in self._inputs.items():
-            if address not in self._input_from:
-                total = self._outputs[address].credits + into.held + into.owed
+        for address, (_, into) in self.channels.inputs.items():
+            if address not in self.channels.input_from:
+                total = self.channels.outputs[address].credits + into.held + into.owed
                 check_internal(total == into.capacity, f"channel {address}: {total} of {into.capacity} credits")
-
-    def vertex_task(self, vertex: VertexId) -> Task | None:
-        return next((t for t in self.tasks if t.vertex.vertex_id == vertex), None)

@@ -63,7 +63,6 @@ from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
 from tidegate.storage.handles import SlotRestore
-from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.taskmanager.deployment import SlotPlan
 from tidegate.taskmanager.failure import describe
 from tidegate.taskmanager.slot import SlotRuntime
@@ -87,11 +86,10 @@ def graph_of(env: StreamExecutionEnvironment) -> JobGraph:
 
 
 class HarnessSlot:
-    """Implements `taskmanager.slot.SlotHost` and its transport."""
+    """Implements `taskmanager.slot_host.SlotHost` and its transport."""
 
     def __init__(self, job: InProcessJob, attempt: AttemptNumber, slot: SlotIndex) -> None:
         self.clock = job.clock
-        self.storage: WorkerStorage | None = None
         self.runtime: SlotRuntime | None = None
         self.attempt = attempt
         self.slot = slot
@@ -190,7 +188,6 @@ class HarnessSlot:
     def _deploy(self, message: Deploy) -> None:
         plan: SlotPlan = cloudpickle.loads(message.plan)  # every slot has objects of its own
         restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
-        self.storage = plan.storage
         self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
         self.runtime.deploy(restore)
 

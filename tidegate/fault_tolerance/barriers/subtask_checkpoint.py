@@ -8,12 +8,12 @@ thread, and acknowledged after the files are durable.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, SubtaskIndex, VertexId
-from tidegate.fault_tolerance.barriers.frozen_operator import FrozenOperator
+from tidegate.common.ids import ChannelAddress, CheckpointId
+from tidegate.fault_tolerance.frozen_operator import FrozenOperator
+from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.network.serialization import Element, SerializedElement, serialize
@@ -34,7 +34,7 @@ class SubtaskCheckpoint:
     sync_ms: float
     processed_during_alignment: int
     inputs_complete: bool
-    inputs: dict[int, list[SerializedElement]] = field(default_factory=dict)  # by index in the input gate
+    inputs: dict[ChannelAddress, list[SerializedElement]] = field(default_factory=dict)
     outputs: dict[ChannelAddress, list[SerializedElement]] = field(default_factory=dict)
     waiting_outputs: list[OutputChannel] = field(default_factory=list)  # hold the barrier behind batches without credit
     unaligned_at_ms: float | None = None  # when waiting outputs let the barrier overtake
@@ -62,66 +62,57 @@ class SubtaskCheckpoint:
             if channel.index not in pending and not barrier_queued:
                 continue  # its barrier was reached: what is queued comes after the checkpoint
             before = [serialize(e) for e in channel.queued_before_barrier(self.checkpoint_id)]
-            self.inputs[channel.index] = before
+            self.inputs[channel.address] = before
             if channel.index in pending:
                 channel.recording = before
 
     def write(
         self,
         storage: WorkerStorage,
-        attempt: AttemptNumber,
-        vertex: VertexId,
-        subtask: SubtaskIndex,
-        input_keys: dict[int, tuple[str, ChannelAddress]],
-        output_keys: dict[ChannelAddress, str],
-        max_parallelism: int,
-        now: Any,
+        place: TaskPlace,
+        edge_key: Callable[[ChannelAddress], str],
+        now_ms: Callable[[], float],
     ) -> TaskSnapshot:
         """Runs on a helper thread. Deletes what it wrote when it fails."""
         if self.barrier.target:
-            return self._write_savepoint(storage, vertex, subtask, max_parallelism, now)
-        started = now()
-        writer = storage.task_writer(self.checkpoint_id, attempt, vertex, subtask)
+            return self._write_savepoint(storage, place, now_ms)
+        started = now_ms()
+        writer = storage.task_writer(self.checkpoint_id, place.attempt, place.vertex.vertex_id, place.subtask)
         try:
             operators = [frozen.write(writer) for frozen in self.operators]
             channels = []
-            for index, elements in self.inputs.items():
-                key, address = input_keys[index]
-                channels += _channel_state(writer, key, address, "input", elements)
-            for address, elements in self.outputs.items():
-                channels += _channel_state(writer, output_keys[address], address, "output", elements)
+            for side, recorded in (("input", self.inputs), ("output", self.outputs)):
+                for address, elements in recorded.items():
+                    channels += _channel_state(writer, edge_key(address), address, side, elements)
             writer.close()
         except BaseException:
             writer.abort()
             raise
-        return self._snapshot(vertex, subtask, operators, channels, writer, now() - started)
+        return self._snapshot(place, operators, channels, writer, now_ms() - started)
 
-    def _write_savepoint(
-        self, storage: WorkerStorage, vertex: VertexId, subtask: SubtaskIndex, max_parallelism: int, now: Any
-    ) -> TaskSnapshot:
+    def _write_savepoint(self, storage: WorkerStorage, place: TaskPlace, now_ms: Callable[[], float]) -> TaskSnapshot:
         """Aligned, so there are no in-flight records in it."""
-        started = now()
+        started = now_ms()
         files = storage.savepoint_files(self.barrier.target)
-        writer = SavepointWriter(files, subtask, max_parallelism, self.checkpoint_id)
+        writer = SavepointWriter(files, place.subtask, place.vertex.max_parallelism, self.checkpoint_id)
         try:
             operators = [frozen.write_savepoint(writer) for frozen in self.operators]
         except BaseException:
             writer.abort()
             raise
-        return self._snapshot(vertex, subtask, operators, [], writer, now() - started)
+        return self._snapshot(place, operators, [], writer, now_ms() - started)
 
     def _snapshot(
         self,
-        vertex: VertexId,
-        subtask: SubtaskIndex,
+        place: TaskPlace,
         operators: list[OperatorSnapshot],
         channels: list[ChannelState],
         writer: TaskStateWriter | SavepointWriter,
         async_ms: float,
     ) -> TaskSnapshot:
         return TaskSnapshot(
-            vertex=vertex,
-            subtask=subtask,
+            vertex=place.vertex.vertex_id,
+            subtask=place.subtask,
             operators=operators,
             channels=channels,
             end_of_data=self.end_of_data,
@@ -158,7 +149,7 @@ def _channel_state(
     ]
 
 
-def _full_size(operator: Any) -> int:
+def _full_size(operator: OperatorSnapshot) -> int:
     size = sum(handle_size(s.handle) for s in operator.lists)
     if operator.keyed is not None:
         size += sum(map(handle_size, operator.keyed.handles()))

@@ -11,13 +11,15 @@ windows that are complete by then fire, those that are open are in the savepoint
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SubtaskIndex
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.job_graph import PartitionKind
+from tidegate.graph.task_place import TaskPlace
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.network.serialization import dump_values
 from tidegate.protocol.messages import CollectChunk, Message
@@ -31,15 +33,15 @@ from tidegate.spark.batch.plan import OutputPlan, VertexPlan, group_number
 from tidegate.spark.batch.report import CollectedChunk, TaskReport, dump_committables, dump_report
 from tidegate.spark.batch.task_savepoint import write_savepoint
 from tidegate.state.factory import HASHMAP, KeyedBackends
-from tidegate.state.key_groups import key_group_range
-from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.edge_output import EdgeOutput, make_edge_output
 from tidegate.taskmanager.failure import OperatorFailure
+from tidegate.taskmanager.operator_contexts import OperatorContexts
 from tidegate.taskmanager.operators.base import OperatorContext
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.sink import SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
+from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.task_time import SavedTime, TaskTime
 from tidegate.taskmanager.user_report import UserReport
 
@@ -57,13 +59,11 @@ class BatchTask:
         self._plan = plan
         self._vertex = plan.vertex
         self._subtask = subtask
-        self._attempt = AttemptNumber(attempt)
         self._attempt_id = attempt_id
         self._host = BatchHost()
         self._keeps_state = plan.savepoint is not None
         settings = plan.settings
         kind = settings.state_backend if self._keeps_state else HASHMAP
-        self._backends = KeyedBackends(kind, settings.rocksdb, 0, self._host.clock.now_ms)
         self._out = blocks.BlockOutput(plan.buffer_bytes, self._fail_pickling)
         self._collected: list[bytes] = []
         self._collected_bytes = 0
@@ -78,6 +78,12 @@ class BatchTask:
         self._combining: list[CombiningOutput] = []
         outputs = [self._edge_output(o) for o in plan.outputs]
         self._ends = [(o, self._end_series(p)) for o, p in zip(outputs, plan.outputs, strict=True)]
+        self._contexts = OperatorContexts(
+            TaskPlace(plan.job_id, plan.vertex, SubtaskIndex(subtask), AttemptNumber(attempt)),
+            TaskServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self._collect),
+            KeyedBackends(kind, settings.rocksdb, 0, self._host.clock.now_ms),
+            dataclasses.replace(settings, checkpointing=False),
+        )
         self._chain = OperatorChain(self._vertex, outputs, self._operator_context)
         self._waits = any(op.asynchronous for op in self._chain.operators)
         self._records_in = 0
@@ -123,31 +129,8 @@ class BatchTask:
         return {t: blocks.BlockSeries(header, first, limit, t, plan.consumer_name) for t in plan.targets[self._subtask]}
 
     def _operator_context(self, index: int) -> OperatorContext:
-        vertex, host = self._vertex, self._host
-        node = vertex.operators[index]
-        keyed = None
-        if node.spec.keyed:
-            groups = key_group_range(vertex.max_parallelism, vertex.parallelism, self._subtask)
-            keyed = self._backends.make(node.name, groups, vertex.max_parallelism)
-        context = OperatorContext(
-            node=node,
-            job_id=self._plan.job_id,
-            task_name=vertex.name,
-            subtask=self._subtask,
-            parallelism=vertex.parallelism,
-            max_parallelism=vertex.max_parallelism,
-            attempt=self._attempt,
-            clock=host.clock,
-            keyed=keyed,
-            operator_state=OperatorStateBackend(node.name),
-            run_async=host.run_async,
-            run_coroutine=host.run_coroutine,
-            send=self._collect,
-            checkpointing=False,
-            restored_checkpoint=None,
-            settings=self._plan.settings,
-        )
-        context.sink_owner = f"{node.operator_id}-{self._attempt_id}"
+        context = self._contexts.make(index)
+        context.sink_owner = f"{context.node.operator_id}-{self._attempt_id}"
         return context
 
     def _fail_pickling(self, name: str, error: BaseException, values: list[Any]) -> NoReturn:

@@ -32,7 +32,6 @@ from tidegate.spark.garbage import rare_collections
 from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
-from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.taskmanager.clock import SystemClock
 
 _HELPERS = 4
@@ -62,13 +61,12 @@ def run_partition(launch: SlotLaunch, partition: Iterable[int]) -> Iterator[int]
 
 
 class SlotWorker:
-    """Implements `taskmanager.slot.SlotHost`. `run` returns when the JobManager says Leave (or is gone)."""
+    """Implements `taskmanager.slot_host.SlotHost`. `run` returns when the JobManager says Leave (or is gone)."""
 
     def __init__(self, launch: SlotLaunch, slot: SlotIndex) -> None:
         self._launch = launch
         self._slot = slot
         self.clock = SystemClock()
-        self.storage: WorkerStorage | None = None
         self._mail: deque[Callable[[], None]] = deque()
         self._waker = Waker()
         self._event_loop = EventLoop()
@@ -194,7 +192,6 @@ class SlotWorker:
         from tidegate.taskmanager.slot import SlotRuntime
 
         self.transport.connect(deploy.addresses, self._slot)
-        self.storage = plan.storage
         restore = msgspec.msgpack.decode(deploy.restore, type=SlotRestore) if deploy.restore else None
         self._runtime = SlotRuntime(self._slot, deploy.attempt, plan, self)
         self._runtime.deploy(restore)

@@ -9,23 +9,24 @@ Calls, all on the mailbox thread, in this order::
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, NoReturn
 
 from tidegate.common.accumulators import Accumulator
-from tidegate.common.ids import AttemptNumber, CheckpointId
+from tidegate.common.ids import CheckpointId
 from tidegate.common.metrics import MetricGroup
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.functions import CheckpointedFunction, CheckpointListener
 from tidegate.contracts.state import FunctionSnapshotContext
 from tidegate.graph.job_graph import OperatorNode
+from tidegate.graph.task_place import TaskPlace
 from tidegate.network.elements import MIN_WATERMARK
-from tidegate.protocol.messages import Message
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.operator_state import OperatorStateBackend
-from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.failure import OperatorFailure
+from tidegate.taskmanager.services import TaskServices
 
 Emit = Callable[[RecordBatch], None]
 
@@ -38,48 +39,37 @@ def ignore(news: int) -> None:
     """Where watermarks go when nobody reads the operator."""
 
 
+@dataclass(frozen=True)
+class OperatorStates:
+    """The state of one operator in one subtask, restored if there is anything to restore."""
+
+    keyed: KeyedStateBackend | None  # of operators on keyed streams
+    operator_state: OperatorStateBackend
+    restored_checkpoint: CheckpointId | None  # None: the operator starts afresh
+
+
 class OperatorContext:
     """Everything an operator may know of and ask from its place in the job."""
 
     def __init__(
-        self,
-        *,
-        node: OperatorNode,
-        job_id: str,
-        task_name: str,
-        subtask: int,
-        parallelism: int,
-        max_parallelism: int,
-        attempt: AttemptNumber,
-        clock: Clock,
-        keyed: KeyedStateBackend | None,
-        operator_state: OperatorStateBackend,
-        run_async: Callable[[Callable[[], Any], Callable[[Any, BaseException | None], None]], None],
-        run_coroutine: Callable[
-            [Callable[[], Awaitable[Any]], Callable[[Any, BaseException | None], None]], Callable[[], None]
-        ],
-        send: Callable[[Message], None],
-        checkpointing: bool,
-        restored_checkpoint: CheckpointId | None,
-        settings: Any,
+        self, node: OperatorNode, place: TaskPlace, services: TaskServices, states: OperatorStates, settings: Any
     ) -> None:
         self.node = node
-        self.job_id = job_id
-        self.task_name = task_name
-        self.subtask = subtask
-        self.parallelism = parallelism
-        self.max_parallelism = max_parallelism
-        self.attempt = attempt
-        self.clock = clock
-        self.keyed = keyed
-        self.operator_state = operator_state
-        self.run_async = run_async  # (work on a helper thread, done(result, error) on the mailbox thread)
-        self.run_coroutine = run_coroutine  # (makes it, done(result, error) on the mailbox thread) -> cancels it
-        self.send = send  # a control message to the JobManager
-        self.checkpointing = checkpointing
-        self.restored_checkpoint = restored_checkpoint
+        self.job_id = place.job_id
+        self.task_name = place.vertex.name
+        self.subtask = place.subtask
+        self.parallelism = place.vertex.parallelism
+        self.max_parallelism = place.vertex.max_parallelism
+        self.attempt = place.attempt
+        self.clock = services.clock
+        self.run_async = services.run_async
+        self.run_coroutine = services.run_coroutine
+        self.send = services.send
+        self.keyed = states.keyed
+        self.operator_state = states.operator_state
+        self.restored_checkpoint = states.restored_checkpoint
         self.settings = settings  # deployment.RuntimeSettings
-        self.metrics = MetricGroup((node.name, str(subtask)))  # of the user's function
+        self.metrics = MetricGroup((node.name, str(place.subtask)))  # of the user's function
         self.accumulators: dict[str, Accumulator] = {}  # likewise
         self.sink_owner: str | None = None  # under which sinks name what they write; None: the operator's id
 

@@ -49,7 +49,7 @@ class CollectOperator(Operator):
 
     def process(self, batch: RecordBatch) -> None:
         self._values.extend(batch.values)
-        if not self.context.checkpointing:
+        if not self.context.settings.checkpointing:
             # Without checkpoints there is nothing to wait for; a source that pauses must not hold results back.
             self._cut(CheckpointId(0))
             self._send_up_to(CheckpointId(0))

@@ -1,0 +1,1 @@
+"""No fault tolerance: for jobs that can never be asked for a snapshot."""

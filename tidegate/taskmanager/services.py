@@ -1,0 +1,25 @@
+"""What a task and its operators may ask from whoever runs them: a slot of a streaming job, or a batch task."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.protocol.messages import Message
+from tidegate.taskmanager.clock import Clock
+
+Done = Callable[[Any, BaseException | None], None]
+"""Called with the outcome of work that was done elsewhere (result, error), on the thread of the task."""
+
+
+@dataclass(frozen=True)
+class TaskServices:
+    clock: Clock
+    run_async: Callable[[Callable[[], Any], Done], None]
+    """Takes work for a helper thread."""
+    run_coroutine: Callable[[Callable[[], Awaitable[Any]], Done], Callable[[], None]]
+    """Takes what makes a coroutine, which is awaited elsewhere with as many others as there are. Returns what cancels
+    it: `done` may still be called then, or not."""
+    send: Callable[[Message], None]
+    """Sends a control message to the JobManager."""
