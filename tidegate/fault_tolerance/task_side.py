@@ -7,37 +7,37 @@ thread only.
 
 The interface was cut so that three models fit, and it has nothing that none of them needs:
 
-================= =============================== ============================== ==============================
-what happens      barriers (Flink)                acknowledgement (Storm)        transaction log (Dataflow)
-================= =============================== ============================== ==============================
-`restore`         in-flight records go first      nothing: sources read again    the log says what was seen
-                                                                                 and what was not yet sent
-`batch_enters`    not asked                       the ids are being worked on    False if the log has it: it
-                                                                                 was seen before
-`results_made`    not asked                       results get ids below those    taken off the channels and
-                                                  of their causes, which are     logged with the changes of
-                                                  acknowledged; a source keeps   state; put back when the
-                                                  what it sent, to send again    log is durable
+================== =============================== ============================== ==============================
+what happens       barriers (Flink)                acknowledgement (Storm)        transaction log (Dataflow)
+================== =============================== ============================== ==============================
+`restore`          in-flight records go first      nothing: sources read again    the log says what was seen
+                                                                                  and what was not yet sent
+`batch_enters`     not asked                       the ids are being worked on    False if the log has it: it
+                                                                                  was seen before
+`results_made`     not asked                       results get ids below those    withheld in the channels and
+                                                   of their causes, which are     logged with the changes of
+                                                   acknowledged; a source keeps   state; released when the
+                                                   what it sent, to send again    log is durable
 `element_arrived`, barriers: block, record,        not used                       not used
-`element_reached` take the snapshot
-`on_message`      trigger (at sources), complete  a tree of records is done,     the log may be cut
-                  and aborted (sinks commit)      or is to be sent again
-`outputs_sent`    a waiting barrier has left      not used                       not used
-`tick`,           alignment timeouts              not acknowledged in time       a bundle is closed by time
+`element_reached`  take the snapshot
+`on_message`       trigger (at sources), complete  a tree of records is done,     the log may be cut
+                   and aborted (sinks commit)      or is to be sent again
+`outputs_sent`     a waiting barrier has left      not used                       not used
+`tick`,            alignment timeouts              not acknowledged in time       a bundle is closed by time
 `next_deadline`
-`paused`          behind the savepoint that       too many records without       too many bundles that are
-                  the job stops with              an acknowledgement             not durable
-`may_end`         always                          all is acknowledged            all that was logged is sent
-================= =============================== ============================== ==============================
+`paused`           behind the savepoint that       too many records without       too many bundles that are
+                   the job stops with              an acknowledgement             not durable
+`may_end`          always                          all is acknowledged            all that was logged is sent
+================== =============================== ============================== ==============================
 
 - **At a source** a model needs no call of its own. What a source emits passes `results_made` like all results, its
   position is operator state that `TaskPort.freeze` freezes, and a trigger is a message.
 - **At a sink** neither. A sink prepares in `TaskPort.prepare_snapshot`, its committables are operator state, and it
   commits in `TaskPort.notify_complete`; at the end of the job the slot has all sinks commit.
-- **Results are held back** by taking them off the output channels in `results_made` and putting them back later
-  (`OutputChannel.take_all`, `OutputChannel.restore`). Whatever a task makes passes `results_made` before any of it is
-  sent: results of records, of timers, of asynchronous calls, and watermarks. A model that holds back sets `paused` when
-  it holds too much: the memory of a task stays bounded.
+- **Results are held back** by sending through another kind of channel (`TaskModel.output_channel`), which keeps what it
+  is given until the model releases it. Whatever a task makes passes there: results of records, of timers, of
+  asynchronous calls, and watermarks. A model that holds back sets `paused` when it holds too much: the memory of a task
+  stays bounded.
 - **The hot path** pays one look at `follows_records` per batch. A model that does not follow records (barriers, none)
   costs nothing more; the others cost two calls per batch, never one per record.
 - **Messages and elements of the model** are the ones that task and slot hand on without looking at them. A new model
@@ -49,6 +49,7 @@ What a model does in the JobManager (who coordinates, what a restart begins with
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from tidegate.common.ids import ChannelAddress, CheckpointId
@@ -154,8 +155,9 @@ class TaskSide:
         return True
 
     def results_made(self) -> None:
-        """The task has done a piece of work, after which its output channels may hold something new; nothing of it was
-        sent yet. May also be called when there is nothing new."""
+        """The task has done a piece of work, after which its output channels may hold something new. Nothing was sent
+        meanwhile. May also be called when there is nothing new. The batches under construction in the channels are
+        flushed later, when they are full or old; a model that wants to see them now flushes."""
 
     def outputs_sent(self) -> None:
         """Elements may have left the output channels."""
@@ -181,3 +183,12 @@ class TaskSide:
         """Asked when all data was processed and the operators have finished, and again until it is True: the end of
         data is then passed on."""
         return True
+
+
+@dataclass(frozen=True)
+class TaskModel:
+    """A model, as the builder of a slot is given it."""
+
+    make: Callable[[TaskPort], TaskSide]
+    output_channel: type[OutputChannel] = OutputChannel
+    """What tasks send through; a model that holds results back has `network.withholding.WithholdingChannel` here."""

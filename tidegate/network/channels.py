@@ -115,18 +115,8 @@ class OutputChannel:
         self.queue.extend(behind)
         return [e for e in before if not isinstance(e, CheckpointBarrier)]
 
-    def take_all(self) -> list[Element]:
-        """Take back everything that was produced and not sent, in order, without spending credits. For a model of fault
-        tolerance that holds results back; `restore` puts them into the queue again."""
-        self.flush()
-        taken = list(self.queue)
-        self.queue.clear()
-        self.queued_batches = 0
-        return taken
-
     def restore(self, elements: list[Element]) -> None:
-        """Queue elements that were produced before anything that follows: the in-flight elements of a restored
-        snapshot, or what `take_all` took."""
+        """Queue the in-flight elements of a restored snapshot before anything new."""
         for e in elements:
             if isinstance(e, RecordBatch):
                 self._push(e)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tidegate.common.errors import InternalError, SnapshotError
 from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex
 from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
 from tidegate.fault_tolerance.none.task import Unprotected
-from tidegate.fault_tolerance.task_side import TaskSide
+from tidegate.fault_tolerance.task_side import TaskModel, TaskSide
 from tidegate.graph.job_graph import JobEdge
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
@@ -50,7 +50,7 @@ class SlotBuilder:
         self._settings = plan.settings
         self._channels = channels
         self._services = TaskServices(host.clock, host.run_async, host.run_coroutine, host.send_to_master)
-        self._trace = host.trace if plan.settings.trace else None
+        self._model = pick_model(plan, host.trace if plan.settings.trace else None)
         storage = plan.storage
         increments = plan.settings.max_increments if storage is not None and storage.supports_increments else 0
         self._backends = KeyedBackends(
@@ -108,7 +108,7 @@ class SlotBuilder:
         contexts = OperatorContexts(place, self._services, self._backends, self._settings, restored)
         chain = OperatorChain(vertex, outputs, contexts.make)
         channels = TaskChannels(inputs, outputs, names)
-        task = Task(place, chain, channels, self._services, self._settings, self._make_model)
+        task = Task(place, chain, channels, self._services, self._settings, self._make_side)
         for into in inputs:
             self._channels.inputs[into.address] = (task, into)
         return task
@@ -118,7 +118,7 @@ class SlotBuilder:
         channels = []
         for downstream in graph.downstream_subtasks(edge, place.subtask):
             address = ChannelAddress(edge.edge_id, place.subtask, downstream)
-            channel = OutputChannel(address, settings.credits_per_channel, settings.batch_size)
+            channel = self._model.output_channel(address, settings.credits_per_channel, settings.batch_size)
             self._channels.outputs[address] = channel
             slot = graph.slot_of(edge.target, downstream)
             if slot != self._slot:
@@ -128,10 +128,14 @@ class SlotBuilder:
         groups = graph.vertices[edge.target].max_parallelism
         return make_edge_output(edge, channels, self._services.clock, name, place.subtask, groups)
 
-    def _make_model(self, task: Task) -> TaskSide:
-        """Barriers also when checkpointing is off, since a savepoint may be asked for. Without a storage there is
-        nowhere to put one."""
-        if self._plan.storage is None:
-            return Unprotected()
-        port = ModelPort(task, self._services, self._graph.edges)
-        return BarrierTaskSide(port, self._plan.storage, self._settings.exactly_once, self._trace)
+    def _make_side(self, task: Task) -> TaskSide:
+        return self._model.make(ModelPort(task, self._services, self._graph.edges))
+
+
+def pick_model(plan: SlotPlan, trace: Callable[[str], None] | None) -> TaskModel:
+    """Barriers also when checkpointing is off, since a savepoint may be asked for. Without a storage there is nowhere
+    to put one."""
+    storage = plan.storage
+    if storage is None:
+        return TaskModel(lambda port: Unprotected())
+    return TaskModel(lambda port: BarrierTaskSide(port, storage, plan.settings.exactly_once, trace))
