@@ -20,7 +20,7 @@ from tidegate.fault_tolerance.task_side import TaskModel, TaskPort, TaskSide
 from tidegate.network.channels import InputChannel
 from tidegate.network.elements import Watermark
 from tidegate.network.withholding import WithholdingChannel
-from tidegate.protocol.messages import NotifyCheckpointComplete
+from tidegate.protocol.messages import NotifyCheckpointComplete, TaskEndOfData
 from tidegate.taskmanager import slot_builder
 
 RECORDS = 40
@@ -157,6 +157,26 @@ def test_a_paused_task_does_nothing_until_the_models_deadline(monkeypatch: pytes
         running.advance(RECORDS * 10 + 100)
         assert all(side.ticks == 1 for side in made)
         assert sorted(running.results) == [i * 2 for i in range(RECORDS)]
+
+
+class NotYet(TaskSide):
+    """Waits for something at the end, as for acknowledgements."""
+
+    acknowledged = False
+
+    @property
+    def may_end(self) -> bool:
+        return NotYet.acknowledged
+
+
+def test_the_end_of_data_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, TaskModel(lambda port: NotYet()))
+    with InProcessJob(job()) as running:
+        running.advance(RECORDS * 10 + 100)
+        assert sorted(running.results) == [i * 2 for i in range(RECORDS)]
+        assert running.heard(TaskEndOfData) == []
+        monkeypatch.setattr(NotYet, "acknowledged", True)
+        assert running.run_to_end() is JobStatus.FINISHED
 
 
 def test_an_unprotected_task_refuses_what_belongs_to_a_model() -> None:
