@@ -24,7 +24,7 @@ def main() -> None:
     if target.exists() and "--force" not in sys.argv:
         raise SystemExit(f"{target} exists already: golden files are not made anew (--force does, before a release)")
     shutil.rmtree(target, ignore_errors=True)
-    with InProcessJob(golden_job({"execution.checkpointing.interval": "1 h"}, 2, 60)) as job:
+    with InProcessJob(golden_job({"execution.checkpointing.interval": "1 h"}, 2, 60, FORMAT_VERSION)) as job:
         job.run()
         job.savepoint(target).run()
         answer = job.answer()

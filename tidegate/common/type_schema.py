@@ -15,20 +15,26 @@ from tidegate.common.typeinfo import (
     BasicTypeInfo,
     DateTypeInfo,
     ExternalTypeInfo,
-    InstantTypeInfo,
+    LocalTimeTypeInfo,
     MapTypeInfo,
     PickledBytesTypeInfo,
+    PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
     TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    Types,
 )
 
 ANY = "ANY"
 CLASS = "CLASS"
 LIST, MAP, TUPLE, ROW = "LIST", "MAP", "TUPLE", "ROW"
+BYTES = "BYTES"
 DATE, TIME, TIMESTAMP = "DATE", "TIME", "TIMESTAMP"
+
+_LOCAL = LocalTimeTypeInfo.TimeType
+_LOCAL_KINDS = {_LOCAL.LOCAL_DATE: DATE, _LOCAL.LOCAL_TIME: TIME, _LOCAL.LOCAL_DATE_TIME: TIMESTAMP}
 
 
 class TypeSchema(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,12 +44,16 @@ class TypeSchema(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     class_name: str = ""  # CLASS: module and qualified name
     slots: bool = False  # CLASS: the values have no __dict__, so they are stored by position
 
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Of a ROW or TUPLE: f0, f1, ... where none were declared."""
+        return self.names or tuple(f"f{i}" for i in range(len(self.parts)))
+
     def __str__(self) -> str:
         if self.kind == CLASS:
             return f"dataclass {self.class_name}({', '.join(self.names)})"
         if self.kind == ROW:
-            names = self.names or tuple(f"f{i}" for i in range(len(self.parts)))
-            return f"ROW({', '.join(f'{n}: {p}' for n, p in zip(names, self.parts, strict=True))})"
+            return f"ROW({', '.join(f'{n}: {p}' for n, p in zip(self.field_names, self.parts, strict=True))})"
         inside = ", ".join(map(str, self.parts))
         return f"{self.kind}({inside})" if inside else self.kind
 
@@ -65,15 +75,21 @@ def schema_of(type_info: TypeInformation | None) -> TypeSchema:
         return TypeSchema(kind=TUPLE, parts=tuple(map(schema_of, type_info.get_field_types())))
     if isinstance(type_info, MapTypeInfo):
         return TypeSchema(kind=MAP, parts=(schema_of(type_info.key_type), schema_of(type_info.value_type)))
+    if isinstance(type_info, PrimitiveArrayTypeInfo) and type_info.element_type == Types.BYTE():
+        return TypeSchema(kind=BYTES)
     element = getattr(type_info, "element_type", None)
     if isinstance(element, TypeInformation):
         return TypeSchema(kind=LIST, parts=(schema_of(element),))
-    for cls, kind in ((InstantTypeInfo, "INSTANT"), (DateTypeInfo, DATE), (TimeTypeInfo, TIME)):
+    if isinstance(type_info, LocalTimeTypeInfo):
+        return TypeSchema(kind=_LOCAL_KINDS[type_info._time_type])
+    for cls, kind in ((DateTypeInfo, DATE), (TimeTypeInfo, TIME), (TimestampTypeInfo, TIMESTAMP)):
         if isinstance(type_info, cls):
             return TypeSchema(kind=kind)
-    if isinstance(type_info, TimestampTypeInfo):
-        return TypeSchema(kind=TIMESTAMP)
     return UNDECLARED
+
+
+def kind_of(type_info: TypeInformation | None) -> str:
+    return schema_of(type_info).kind
 
 
 def class_schema(cls: type) -> TypeSchema | None:

@@ -9,12 +9,11 @@ from decimal import Decimal
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.type_schema import DATE, LIST, TIME, TIMESTAMP, TUPLE
+from tidegate.common.type_schema import DATE, LIST, TIME, TIMESTAMP, TUPLE, kind_of
 from tidegate.common.typeinfo import MapTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation, Types
 from tidegate.common.types import make_row
 from tidegate.common.value_conversion import shorten
 from tidegate.formats.text_values import (
-    kind_of,
     parse_date,
     parse_instant,
     parse_time,

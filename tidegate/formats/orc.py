@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import BulkWriter, BulkWriterFactory, RowDataBulkWriterFactory
-from tidegate.common.type_schema import TIME
-from tidegate.common.typeinfo import MapTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from tidegate.common.typeinfo import RowTypeInfo, TypeInformation
 from tidegate.contracts.file_formats import BulkFormat
-from tidegate.formats.arrow_types import ColumnsOfRows, arrow_schema
+from tidegate.formats.arrow_rows import declared_rows
+from tidegate.formats.arrow_types import Place, arrow_schema
 from tidegate.formats.columnar import ColumnarReader
 from tidegate.formats.parquet import rows_writer
-from tidegate.formats.text_values import kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,22 +32,8 @@ _PROPERTIES = {
 def _check_type(row_type: object, where: str) -> RowTypeInfo:
     if not isinstance(row_type, RowTypeInfo):
         raise ConfigurationError(f"{where}: takes a row type (Types.ROW_NAMED), got {row_type!r}")
-    arrow_schema(row_type)
-    _refuse_times(row_type, row_type)
+    arrow_schema(row_type, Place.ORC)
     return row_type
-
-
-def _refuse_times(type_info: TypeInformation, whole: RowTypeInfo) -> None:
-    if kind_of(type_info) == TIME:
-        raise ConfigurationError(f"orc has no times of day: {whole}; use a text or a number")
-    inner: list[Any] = [getattr(type_info, "element_type", None)]
-    if isinstance(type_info, (RowTypeInfo, TupleTypeInfo)):
-        inner = list(type_info.get_field_types())
-    elif isinstance(type_info, MapTypeInfo):
-        inner = [type_info.key_type, type_info.value_type]
-    for part in inner:
-        if part is not None:
-            _refuse_times(part, whole)
 
 
 class OrcColumnarRowInputFormat(BulkFormat):
@@ -81,7 +66,7 @@ class OrcColumnarRowInputFormat(BulkFormat):
 
         # Nor how many rows it has, unless it is the only one: a restored reader skips row by row.
         return ColumnarReader(
-            [(i, opened.nrows + 1) for i in mine], batches, ColumnsOfRows(self._row_type).rows, source.close, offset
+            [(i, opened.nrows + 1) for i in mine], batches, declared_rows(self._row_type), source.close, offset
         )
 
     def get_produced_type(self) -> TypeInformation:

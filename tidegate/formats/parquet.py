@@ -11,7 +11,9 @@ from tidegate.common.typeinfo import RowTypeInfo, TypeInformation, value_convert
 from tidegate.common.types import Row
 from tidegate.common.value_conversion import shorten
 from tidegate.contracts.file_formats import BulkFormat
-from tidegate.formats.arrow_types import ColumnsOfRows, arrow_schema, column_values
+from tidegate.formats.arrow_columns import cast_column
+from tidegate.formats.arrow_rows import ColumnsOfRecords, declared_rows
+from tidegate.formats.arrow_types import arrow_schema
 from tidegate.formats.avro_types import (
     AvroSchema,
     GenericRecordAvroTypeInfo,
@@ -103,7 +105,7 @@ class ParquetColumnarRowInputFormat(BulkFormat):
 
     def create_reader(self, file: InputFile, start: int, end: int, offset: Any | None) -> ColumnarReader:
         names = self._row_type.get_field_names()
-        rows = ColumnsOfRows(self._row_type).rows
+        rows = declared_rows(self._row_type)
         return _reader(file, start, end, offset, names, self._batch_size, rows)
 
     def get_produced_type(self) -> TypeInformation:
@@ -138,7 +140,7 @@ class _AvroParquetFormat(StreamFormat):
                 raise TidegateError(
                     f"the file has no column {', '.join(missing)}; it has {', '.join(batch.schema.names)}"
                 )
-            columns = [column_values(batch.column(batch.schema.get_field_index(f.name)), f) for f in schema]
+            columns = [cast_column(batch.column(f.name), f.name, f.type).to_pylist() for f in schema]
             return [convert(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 
         return _reader(file, start, end, offset, names, 2048, records)
@@ -185,7 +187,7 @@ class _RowsFactory(RowDataBulkWriterFactory):
 
 
 def rows_writer(stream: BinaryIO, row_type: RowTypeInfo, output: Callable[[Any, pa.Schema], Any]) -> ColumnarWriter:
-    columns = ColumnsOfRows(row_type)
+    columns = ColumnsOfRecords(arrow_schema(row_type))
     check = value_converter(row_type)
     assert check is not None
 
@@ -193,7 +195,7 @@ def rows_writer(stream: BinaryIO, row_type: RowTypeInfo, output: Callable[[Any, 
         rows = [check(record) for record in records]
         if any(row is None for row in rows):  # `in` would compare
             raise TidegateError("a row is wanted, got None")
-        return columns.batch([row._values for row in rows])
+        return columns.batch_of([row._values for row in rows], records)
 
     return ColumnarWriter(stream, columns.schema, to_batch, output)
 

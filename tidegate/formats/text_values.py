@@ -9,35 +9,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.scalar_types import BasicType, LocalTimeTypeInfo
 from tidegate.common.time import Instant
-from tidegate.common.type_schema import DATE, LIST, ROW, TIME, TIMESTAMP, TUPLE, schema_of
-from tidegate.common.typeinfo import BasicTypeInfo, PrimitiveArrayTypeInfo, TypeInformation, Types
+from tidegate.common.type_schema import DATE, LIST, ROW, TIME, TIMESTAMP, TUPLE, kind_of
+from tidegate.common.typeinfo import TypeInformation
 from tidegate.common.types import make_row
 
 Parser = Callable[[str], Any]
 Writer = Callable[[Any], str]
-
-_LOCAL = LocalTimeTypeInfo.TimeType
-
-
-def kind_of(type_info: TypeInformation) -> str:
-    """A name of BasicType, or DATE, TIME, TIMESTAMP, BYTES, LIST, MAP, ROW, TUPLE; ANY for what has no columns."""
-    if is_bytes(type_info):
-        return "BYTES"
-    if isinstance(type_info, LocalTimeTypeInfo):
-        return {_LOCAL.LOCAL_DATE: DATE, _LOCAL.LOCAL_TIME: TIME, _LOCAL.LOCAL_DATE_TIME: TIMESTAMP}[
-            type_info._time_type
-        ]
-    return schema_of(type_info).kind
-
-
-def is_bytes(type_info: TypeInformation) -> bool:
-    return isinstance(type_info, PrimitiveArrayTypeInfo) and type_info.element_type == Types.BYTE()
-
-
-def is_text(type_info: TypeInformation) -> bool:
-    return isinstance(type_info, BasicTypeInfo) and type_info.basic_type in (BasicType.STRING, BasicType.CHAR)
 
 
 # ---------------------------------------------------------------- scalars
@@ -101,7 +79,12 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def parse_instant(text: str) -> Instant:
-    micros = (parse_timestamp(text) - _EPOCH) // datetime.timedelta(microseconds=1)
+    return instant_of(parse_timestamp(text))
+
+
+def instant_of(moment: datetime.datetime) -> Instant:
+    """Of a datetime without a zone, in UTC."""
+    micros = (moment - _EPOCH) // datetime.timedelta(microseconds=1)
     return Instant(micros // 1_000_000, micros % 1_000_000 * 1000)
 
 
@@ -164,7 +147,7 @@ def _inner_types(type_info: TypeInformation) -> list[TypeInformation]:
 def field_parser(type_info: TypeInformation, separator: str, null: str | None, where: str) -> Parser:
     """Text of one field to its value. The null text gives None; so does an empty field that is not text."""
     kind = kind_of(type_info)
-    plain = is_text(type_info)
+    plain = kind in ("STRING", "CHAR")
     if kind in (LIST, ROW, TUPLE):
         return _many_parser(type_info, kind, separator, null, where)
     parse = _PARSERS.get(kind)

@@ -15,9 +15,9 @@ from tidegate.snapshots import stand_ins
 from tidegate.snapshots.rows import ROWS_PER_BATCH, Layout, PartCollector, Rows, flatten, ready
 from tidegate.snapshots.splits import HeapSplit, ItemsSplit, RocksSplit, Split, TableSplit
 from tidegate.state.backend import StateSource
-from tidegate.state.savepoint.reader import is_table, read_items
-from tidegate.state.savepoint.tables import columns_of, read_table
-from tidegate.storage.handles import FileRange, KeyedChunk
+from tidegate.state.savepoint.reader import is_table, read_chunk, read_items
+from tidegate.state.savepoint.values import decode_column
+from tidegate.storage.handles import KeyedChunk
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.worker_storage import file_source
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FRAMED = ord("K")  # the first byte of a RocksDB record that holds the original of its key, see `records.frame`
-_TABLE_COLUMNS = ["key_group", "key", "key_pickle", "namespace_pickle", "value", "value_pickle"]
 
 
 @dataclass(frozen=True)
@@ -99,18 +98,12 @@ class StateReader:
 
     def _tables(self, split: TableSplit, source: StateSource, layout: Layout | None) -> Iterator[Rows]:
         for chunk in split.chunks:
-            if not isinstance(chunk.handle, FileRange):
-                raise self._error("a table lies in the metadata, where none can be")
-            path = chunk.handle.path
-            table = read_table(source.read(chunk.handle), path)
-            columns_of(table.slice(0, 0), _TABLE_COLUMNS, path)
-            if table.num_rows != chunk.entries:
-                raise self._error(f"{path} has {table.num_rows} rows where the savepoint says {chunk.entries}")
+            table = read_chunk(self.operator, chunk, source)
             for start in range(0, table.num_rows, 8 * ROWS_PER_BATCH):
                 part = table.slice(start, 8 * ROWS_PER_BATCH).combine_chunks()
-                yield from self._table(part, path, layout)
+                yield from self._table(part, layout)
 
-    def _table(self, table: Any, path: str, layout: Layout | None) -> Iterator[Rows]:
+    def _table(self, table: Any, layout: Layout | None) -> Iterator[Rows]:
         groups = table.column("key_group").combine_chunks()
         pickled = table.column("namespace_pickle").to_pylist() if self.namespaced else None
         namespaces = None if pickled is None else [None if p is None else stand_ins.loads(p) for p in pickled]
@@ -120,7 +113,7 @@ class StateReader:
             yield from flatten(self.kind, self.ttl, _listed(keys, table), namespaces, values)
             return
         values = _column(table, "value", layout.value.type if layout is not None else None)
-        times = columns_of(table, ["last_access"], path)[0] if self.ttl else None
+        times = table.column("last_access").to_pylist() if self.ttl else None
         rows = Rows(values=values, keys=keys, groups=groups, namespaces=namespaces, times=times)
         if self.expired_before_ms is not None and self.ttl:  # rows are picked one by one: they have to be lists
             rows.keys, rows.values, rows.groups = _column(table, "key", None), _column(table, "value", None), None
@@ -239,8 +232,7 @@ def _column(table: Any, name: str, wanted: Any) -> Any:
             return ready(cast, pickles if exact else pc.if_else(cast.is_valid(), pa.scalar(None, pa.binary()), pickles))
         except pa.ArrowException:
             pass  # a type that the reader asked for and that does not fit all values
-    texts = shown.to_pylist() if pickles.null_count else []
-    return [texts[i] if p is None else stand_ins.loads(p) for i, p in enumerate(pickles.to_pylist())]
+    return decode_column(shown, pickles, stand_ins.loads)
 
 
 def _alike(stored: Any, wanted: Any) -> bool:

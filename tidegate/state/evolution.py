@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-from tidegate.common.type_schema import ANY, CLASS, LIST, MAP, ROW, TUPLE, UNDECLARED, TypeSchema, class_schema
+from tidegate.common.type_schema import ANY, BYTES, CLASS, LIST, MAP, ROW, TUPLE, UNDECLARED, TypeSchema, class_schema
 from tidegate.common.types import Row, make_row
 from tidegate.state.dataclass_evolution import StateSchemaError as StateSchemaError
 from tidegate.state.dataclass_evolution import dataclass_upgrade
 
 Convert = Callable[[Any], Any]
 
+_BYTES = {TypeSchema(kind=BYTES), TypeSchema(kind=LIST, parts=(TypeSchema(kind="BYTE"),))}
+"""Format version 1 did not tell an array of bytes from a list of them."""
 _INTEGERS = ("BYTE", "SHORT", "INT", "LONG", "BIG_INT")
 
 
@@ -64,7 +66,7 @@ def _conversion(old: TypeSchema, new: TypeSchema) -> Convert | None:
         return None
     if old.kind in _INTEGERS:
         return _widened_integer(old, new)
-    if (old.kind, new.kind) in (("FLOAT", "DOUBLE"), ("CHAR", "STRING")):
+    if (old.kind, new.kind) in (("FLOAT", "DOUBLE"), ("CHAR", "STRING")) or {old, new} == _BYTES:
         return None
     if old.kind != new.kind:
         raise _Incompatible(f"{old} cannot become {new}")

@@ -20,7 +20,7 @@ from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import METADATA_NAME
 from tidegate.storage.location import StorageLocation
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAGIC = b"TIDEGATE"
 _HEADER = struct.Struct("<8sIQ")
 _TRAILER = struct.Struct("<Q")

@@ -19,7 +19,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.connectors.delta.sink import _IDS, Lot
 from tidegate.datastream.connectors import DeltaSink
 from tidegate.datastream.connectors.base import SinkContext
-from tidegate.formats.arrow_rows import RecordMismatchError
+from tidegate.formats.arrow_columns import RecordMismatchError
 
 NUMBERS = Types.ROW_NAMED(["n"], [Types.LONG()])
 
@@ -223,7 +223,7 @@ def test_bad_input(tmp_path: Path) -> None:
         DeltaSink(str(tmp_path / "t"), NUMBERS)
     with pytest.raises(ConfigurationError, match="column 'k' is not in the table"):
         DeltaSink(str(tmp_path / "t"), pa.schema([("k", pa.int64()), ("m", pa.int64())]))
-    with pytest.raises(ConfigurationError, match="column 't' has the type time64"):
+    with pytest.raises(ConfigurationError, match="column 't' of Delta cannot have the type TIME"):
         DeltaSink(str(tmp_path / "x"), Types.ROW_NAMED(["t"], [Types.SQL_TIME()]))
     with pytest.raises(ConfigurationError, match="no such column"):
         DeltaSink(str(tmp_path / "x"), NUMBERS, partition_by=["p"])

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.formats.arrow_rows import ColumnsOfRecords, RecordMismatchError
+from tidegate.formats.arrow_columns import RecordMismatchError
+from tidegate.formats.arrow_rows import ColumnsOfRecords
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tidegate.common import Row
 from tidegate.common.errors import ConfigurationError
 from tidegate.datastream.connectors.base import Boundedness, SourceContext
 from tidegate.datastream.connectors.spark import PySparkSource
-from tidegate.formats.arrow_rows import RecordMismatchError
+from tidegate.formats.arrow_columns import RecordMismatchError
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("s", StringType())])
 

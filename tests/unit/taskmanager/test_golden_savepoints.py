@@ -23,11 +23,12 @@ def test_there_is_one_for_every_format_version() -> None:
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("savepoint", GOLDEN, ids=lambda p: p.name)
 def test_a_golden_savepoint_is_restored_exactly(savepoint: Path, backend: str, parallelism: int) -> None:
+    version = int(savepoint.name.removeprefix("savepoint-v"))
     interval = {"execution.checkpointing.interval": "1 h"}
-    with InProcessJob(golden_job(interval, 1, 80)) as whole:
+    with InProcessJob(golden_job(interval, 1, 80, version)) as whole:
         assert whole.run_to_end() is JobStatus.FINISHED
     keys = {**interval, "execution.state-recovery.path": str(savepoint), "state.backend.type": backend}
-    with InProcessJob(golden_job(keys, parallelism, 80)) as resumed:
+    with InProcessJob(golden_job(keys, parallelism, 80, version)) as resumed:
         assert resumed.run_to_end() is JobStatus.FINISHED, resumed.failure
         assert resumed.master.restored_checkpoint == 1
     # The sink sends again what nobody had confirmed before the savepoint, so the later records are compared.

@@ -21,6 +21,7 @@ from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.connectors.base import Committer, Sink, SinkContext, SinkWriter
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from tidegate.protocol.messages import Finish, Start
+from tidegate.storage.metadata import FORMAT_VERSION
 
 CHECKPOINTS = {"execution.checkpointing.interval": "1 s"}
 
@@ -139,7 +140,7 @@ def test_a_savepoint_is_a_folder_of_tables_that_anybody_can_read(tmp_path: Path)
         job.savepoint(target).run()
         assert job.answer().error is None  # type: ignore[union-attr]
     readable = json.loads((target / "metadata.json").read_text())
-    assert readable["format_version"] == 1
+    assert readable["format_version"] == FORMAT_VERSION
     count = next(o for o in readable["operators"] if o["uid"] == "count")
     (state,) = [s for s in count["keyed_states"] if s["name"] == "count"]
     assert state["type"] == "LONG"

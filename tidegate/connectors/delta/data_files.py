@@ -12,6 +12,7 @@ from urllib.parse import quote
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.typeinfo import RowTypeInfo
 from tidegate.formats.arrow_rows import ColumnsOfRecords
+from tidegate.formats.arrow_types import Place, arrow_schema
 from tidegate.storage.files import open_files, write_file
 from tidegate.storage.location import StorageLocation
 
@@ -36,15 +37,11 @@ def delta_schema(row_type: Any) -> pa.Schema:
     """The columns of the table: of a row type, or an Arrow schema as it is."""
     import pyarrow as pa
 
-    from tidegate.formats.arrow_types import arrow_schema
-
     if isinstance(row_type, pa.Schema):
         schema = row_type
     elif isinstance(row_type, RowTypeInfo):
         of_dataframe = getattr(row_type, "arrow_schema", None)
-        schema = arrow_schema(row_type) if of_dataframe is None else of_dataframe()
-        if of_dataframe is None:  # a datetime without a zone is UTC in all of Tidegate
-            schema = pa.schema([field.with_type(_instants(field.type)) for field in schema])
+        schema = arrow_schema(row_type, Place.DELTA) if of_dataframe is None else of_dataframe()
     else:
         raise TypeError(
             f"DeltaSink: row_type has to be Types.ROW_NAMED([...], [...]) or a pyarrow.Schema, got {row_type!r}"
@@ -52,14 +49,6 @@ def delta_schema(row_type: Any) -> pa.Schema:
     for field in schema:
         _check_type(field.name, field.type)
     return pa.schema([pa.field(f.name, _plain(f.type), f.nullable) for f in schema])
-
-
-def _instants(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC")
-    return _mapped(kind, _instants)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -70,18 +59,10 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", "UTC")
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", _plain(kind.value_type)))
-    return _mapped(kind, _plain)
-
-
-def _mapped(kind: pa.DataType, change: Any) -> pa.DataType:
-    import pyarrow as pa
-
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, change(f.type), f.nullable) for f in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(change(kind.value_type))
+        return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in kind])
     if pa.types.is_map(kind):
-        return pa.map_(change(kind.key_type), change(kind.item_type))
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     return kind
 
 

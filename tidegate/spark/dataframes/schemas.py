@@ -1,32 +1,21 @@
-"""Spark's types, Arrow's types and declared types: one table, and the errors for what is in none of them.
+"""Spark's types, Arrow's types and declared types, and the errors for what has no counterpart.
 
-| Spark | value in a stream | declared type |
-|---|---|---|
-| boolean, string | bool, str | BOOLEAN, STRING |
-| tinyint … bigint, float, double | int, float | BYTE … LONG, FLOAT, DOUBLE |
-| decimal | Decimal | BIG_DEC (the other way: decimal(38, 18)) |
-| binary | bytes | PRIMITIVE_ARRAY(BYTE) |
-| date | date | SQL_DATE |
-| timestamp | datetime without a zone, in UTC | SQL_TIMESTAMP; INSTANT too is written as timestamp |
-| timestamp_ntz | datetime as it stands | SQL_TIMESTAMP |
-| interval day to second | timedelta | any |
-| void | None | any |
-| array, map, struct | list, dict, Row | LIST, MAP, ROW_NAMED |
+What a declared type is in Spark follows from what it is in Arrow (`formats.arrow_types`). docs/spark.md has the table.
 """
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.type_schema import DATE, LIST, TIMESTAMP
+from tidegate.common.type_schema import ANY, LIST, kind_of, schema_of
 from tidegate.common.typeinfo import MapTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation, Types
-from tidegate.formats.arrow_types import DECIMAL_SCALE
-from tidegate.formats.text_values import kind_of
+from tidegate.formats.arrow_types import Place, arrow_type
 from tidegate.spark.dataframes.row_type import DataFrameRowTypeInfo
 
 if TYPE_CHECKING:
@@ -52,23 +41,28 @@ _DECLARED: dict[type[DataType], Any] = {
     spark_types.NullType: Types.PICKLED_BYTE_ARRAY,
 }
 
-_SPARK: dict[str, DataType] = {
-    "STRING": spark_types.StringType(),
-    "CHAR": spark_types.StringType(),
-    "BOOLEAN": spark_types.BooleanType(),
-    "BYTE": spark_types.ByteType(),
-    "SHORT": spark_types.ShortType(),
-    "INT": spark_types.IntegerType(),
-    "LONG": spark_types.LongType(),
-    "FLOAT": spark_types.FloatType(),
-    "DOUBLE": spark_types.DoubleType(),
-    "BIG_INT": DecimalType(38, 0),
-    "BIG_DEC": DecimalType(38, DECIMAL_SCALE),
-    "INSTANT": spark_types.TimestampType(),
-    "BYTES": spark_types.BinaryType(),
-    DATE: spark_types.DateType(),
-    TIMESTAMP: spark_types.TimestampType(),
-}
+
+@cache
+def _arrow_types() -> dict[type[DataType], pa.DataType]:
+    """Of Spark's types without parts and parameters. In files and on the way timestamps are microseconds of UTC."""
+    import pyarrow as pa
+
+    return {
+        spark_types.BooleanType: pa.bool_(),
+        spark_types.ByteType: pa.int8(),
+        spark_types.ShortType: pa.int16(),
+        spark_types.IntegerType: pa.int32(),
+        spark_types.LongType: pa.int64(),
+        spark_types.FloatType: pa.float32(),
+        spark_types.DoubleType: pa.float64(),
+        spark_types.StringType: pa.string(),
+        spark_types.BinaryType: pa.binary(),
+        spark_types.DateType: pa.date32(),
+        spark_types.TimestampType: pa.timestamp("us", "UTC"),
+        spark_types.TimestampNTZType: pa.timestamp("us"),
+        spark_types.DayTimeIntervalType: pa.duration("us"),
+        spark_types.NullType: pa.null(),
+    }
 
 
 def _no_counterpart(where: str, column: str, kind: Any) -> ConfigurationError:
@@ -127,7 +121,7 @@ def _declared(kind: DataType, where: str, column: str) -> TypeInformation:
 
 
 def arrow_schema_of(schema: StructType, where: str) -> pa.Schema:
-    """What a DataFrame's columns are in files and on the way: timestamps in microseconds of UTC."""
+    """What a DataFrame's columns are in files and on the way."""
     import pyarrow as pa
 
     _check_fields(schema, where, "")
@@ -147,25 +141,10 @@ def _arrow(kind: DataType, where: str, column: str) -> pa.DataType:
         return pa.map_(key, _arrow(kind.valueType, where, f"{column}.value"))
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
-    scalars: dict[type[DataType], pa.DataType] = {
-        spark_types.BooleanType: pa.bool_(),
-        spark_types.ByteType: pa.int8(),
-        spark_types.ShortType: pa.int16(),
-        spark_types.IntegerType: pa.int32(),
-        spark_types.LongType: pa.int64(),
-        spark_types.FloatType: pa.float32(),
-        spark_types.DoubleType: pa.float64(),
-        spark_types.StringType: pa.string(),
-        spark_types.BinaryType: pa.binary(),
-        spark_types.DateType: pa.date32(),
-        spark_types.TimestampType: pa.timestamp("us", "UTC"),
-        spark_types.TimestampNTZType: pa.timestamp("us"),
-        spark_types.DayTimeIntervalType: pa.duration("us"),
-        spark_types.NullType: pa.null(),
-    }
-    if type(kind) not in scalars:
+    found = _arrow_types().get(type(kind))
+    if found is None:
         raise _no_counterpart(where, column, kind.simpleString())
-    return scalars[type(kind)]
+    return found
 
 
 # ---------------------------------------------------------------- to Spark
@@ -179,7 +158,7 @@ def wanted_schema(declared: TypeInformation | None, given: Any, where: str) -> t
         return given_schema(given, where)
     if isinstance(declared, DataFrameRowTypeInfo):
         return struct_from_json(declared.schema_json), False
-    if declared is None or kind_of(declared) == "ANY":
+    if declared is None or kind_of(declared) == ANY:
         raise ConfigurationError(
             f"{where}: the type of the records is not known. Declare it (map(..., output_type=Types.ROW_NAMED([...], "
             "[...]))), or give the schema: to_spark('name string, count bigint')"
@@ -210,22 +189,26 @@ def given_schema(given: Any, where: str) -> tuple[StructType, bool]:
 
 
 def _spark(declared: TypeInformation, where: str, column: str) -> DataType:
+    import pyarrow as pa
+
     if isinstance(declared, DataFrameRowTypeInfo):
         return struct_from_json(declared.schema_json)
+    schema = schema_of(declared)
     if isinstance(declared, RowTypeInfo | TupleTypeInfo):
-        types = declared.get_field_types()
-        numbered = [f"f{i}" for i in range(len(types))]
-        names = declared.get_field_names() if isinstance(declared, RowTypeInfo) else numbered
-        return StructType([StructField(n, _spark(t, where, n)) for n, t in zip(names, types, strict=True)])
+        named = zip(schema.field_names, declared.get_field_types(), strict=True)
+        return StructType([StructField(n, _spark(t, where, n)) for n, t in named])
     if isinstance(declared, MapTypeInfo):
         key = _spark(declared.key_type, where, f"{column}.key")
         return MapType(key, _spark(declared.value_type, where, f"{column}.value"))
-    kind = kind_of(declared)
-    if kind == LIST:
+    if schema.kind == LIST:
         return ArrayType(_spark(declared.element_type, where, f"{column}[]"))  # type: ignore[attr-defined]
-    if kind not in _SPARK:
+    try:
+        found = arrow_type(schema, Place.DATAFRAME)
+    except ConfigurationError:
         raise ConfigurationError(
             f"{where}: column '{column}' has the declared type {declared}, which has no counterpart in Spark; give the "
             "schema: to_spark('name string, count bigint')"
-        )
-    return _SPARK[kind]
+        ) from None
+    if pa.types.is_decimal(found):
+        return DecimalType(found.precision, found.scale)
+    return next(spark_type() for spark_type, arrow in _arrow_types().items() if arrow == found)

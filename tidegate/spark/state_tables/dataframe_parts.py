@@ -19,7 +19,7 @@ import msgspec
 from tidegate.common.errors import ConfigurationError, SerializationError, SnapshotError
 from tidegate.common.typeinfo import Types
 from tidegate.common.types import make_row
-from tidegate.formats.arrow_rows import ColumnValues
+from tidegate.formats.arrow_columns import ColumnValues
 from tidegate.snapshots.bootstrap import DataBatch, PartTarget, Shape, StateSpec, checked_keys, write_part
 from tidegate.snapshots.hashing import hashes_of
 from tidegate.spark.dataframes.mapped_columns import map_in_arrow

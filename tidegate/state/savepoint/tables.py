@@ -5,54 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import SnapshotError
-from tidegate.common.type_schema import ANY, DATE, LIST, MAP, ROW, TIME, TIMESTAMP, TUPLE, TypeSchema
 from tidegate.storage.checksums import checksum
 from tidegate.storage.files import Files, write_file
 from tidegate.storage.handles import FileRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-INTEGERS = ("BYTE", "SHORT", "INT", "LONG")
-
-
-def column_type(schema: TypeSchema) -> pa.DataType:
-    """Text for everything that has no better one."""
-    import pyarrow as pa
-
-    scalars = {
-        "STRING": pa.string(),
-        "CHAR": pa.string(),
-        "BOOLEAN": pa.bool_(),
-        "BYTE": pa.int8(),
-        "SHORT": pa.int16(),
-        "INT": pa.int32(),
-        "LONG": pa.int64(),
-        "FLOAT": pa.float64(),  # Python's floats are 64 bits wide, whatever was declared
-        "DOUBLE": pa.float64(),
-        DATE: pa.date32(),
-        TIME: pa.time64("us"),
-        TIMESTAMP: pa.timestamp("us"),
-    }
-    if schema.kind in scalars:
-        return scalars[schema.kind]
-    parts = [column_type(part) for part in schema.parts]
-    if schema.kind == LIST:
-        return pa.list_(parts[0])
-    if schema.kind == MAP:
-        return pa.map_(parts[0], parts[1])
-    if schema.kind in (ROW, TUPLE) and parts:
-        return pa.struct(list(zip(field_names(schema), parts, strict=True)))
-    return pa.string()
-
-
-def field_names(schema: TypeSchema) -> tuple[str, ...]:
-    return schema.names or tuple(f"f{i}" for i in range(len(schema.parts)))
-
-
-def is_text(schema: TypeSchema) -> bool:
-    """There is no column type for it but a text for people."""
-    return schema.kind == ANY or (not schema.parts and column_type(schema) == column_type(TypeSchema(kind=ANY)))
 
 
 class TableWriter:

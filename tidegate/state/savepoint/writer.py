@@ -15,13 +15,14 @@ import msgspec
 
 from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import UNDECLARED, TypeSchema
+from tidegate.formats.arrow_types import Place, arrow_type
 from tidegate.state.backend import KeyedSnapshotWriter
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.evolution import observed_schema
 from tidegate.state.key_groups import stable_hash
 from tidegate.state.operator_state import FrozenOperatorState
 from tidegate.state.savepoint.format import BACKEND_NAME, KEYED, LIST, table_folder
-from tidegate.state.savepoint.tables import TableWriter, column_type
+from tidegate.state.savepoint.tables import TableWriter
 from tidegate.state.savepoint.values import encode_column, text_of
 from tidegate.state.serialization import dumps, loads
 from tidegate.storage.checksums import checksum
@@ -196,11 +197,11 @@ class _KeyedTable:
 
         columns = [
             ("key_group", pa.int32()),
-            ("key", column_type(self._key)),
+            ("key", arrow_type(self._key, Place.SAVEPOINT)),
             ("key_pickle", pa.binary()),
             ("namespace", pa.string()),
             ("namespace_pickle", pa.binary()),
-            ("value", column_type(self._value)),
+            ("value", arrow_type(self._value, Place.SAVEPOINT)),
             ("value_pickle", pa.binary()),
         ]
         if self._single_ttl:
