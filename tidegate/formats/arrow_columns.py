@@ -86,10 +86,15 @@ class ColumnBuilder:
 
     def scalars(self, values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
         """As `pyarrow.array` takes them."""
+        classes = set(map(type, values)) - {type(None)}
+        self.check_classes(classes, kind)
         wanted, convert = _scalar_rule(kind)
-        if set(map(type, values)) <= wanted:
+        if classes <= wanted:
             return values
         return [None if v is None else convert(v) for v in values]
+
+    def check_classes(self, classes: set[type], kind: pa.DataType) -> None:
+        """Raises TypeError for classes whose values are not even to be converted. Here: none."""
 
     def fields(self, records: list[Any], names: tuple[str, ...]) -> list[Sequence[Any]]:
         """Records, none of them None, as one column per field."""
@@ -161,7 +166,6 @@ def _checked_dict(value: Any) -> dict[Any, Any]:
 # ---------------------------------------------------------------- scalars
 
 _INF = float("inf")
-_NONE = type(None)
 
 
 def _scalar_rule(kind: pa.DataType) -> tuple[set[type], Convert]:
@@ -170,22 +174,22 @@ def _scalar_rule(kind: pa.DataType) -> tuple[set[type], Convert]:
 
     types = pa.types
     if types.is_integer(kind):
-        return {int, _NONE}, _whole
+        return {int}, _whole
     if types.is_decimal(kind):
-        return {decimal.Decimal, _NONE}, lambda value: decimal.Decimal(value) if type(value) is int else value
+        return {decimal.Decimal}, lambda value: decimal.Decimal(value) if type(value) is int else value
     if types.is_string(kind):
-        return {str, _NONE}, _instance_of(str)
+        return {str}, _instance_of(str)
     if types.is_binary(kind):
-        return {bytes, _NONE}, _bytes
+        return {bytes}, _bytes
     if types.is_date(kind):
-        return {datetime.date, _NONE}, _day
+        return {datetime.date}, _day
     if types.is_time(kind):
-        return {_NONE}, _time_of_day
+        return set(), _time_of_day
     if types.is_timestamp(kind):
-        return {datetime.datetime, _NONE}, _moment
+        return {datetime.datetime}, _moment
     if types.is_duration(kind):
-        return {datetime.timedelta, _NONE}, _instance_of(datetime.timedelta)
-    return {float, bool, _NONE}, lambda value: value
+        return {datetime.timedelta}, _instance_of(datetime.timedelta)
+    return {float, bool}, lambda value: value
 
 
 def _instance_of(wanted: type) -> Convert:

@@ -43,6 +43,7 @@ def converted(old: Any, new: Any, value: Any, kind: str = "value") -> Any:
         (Types.SHORT(), Types.BIG_DEC(), 5, decimal.Decimal(5)),
         (Types.FLOAT(), Types.DOUBLE(), 0.5, 0.5),
         (Types.CHAR(), Types.STRING(), "c", "c"),
+        (Types.LIST(Types.BYTE()), Types.PRIMITIVE_ARRAY(Types.BYTE()), b"x", b"x"),  # told apart since version 2
         (None, Types.STRING(), 5, 5),
         (Types.STRING(), None, "x", "x"),
         (Types.LIST(Types.INT()), Types.LIST(Types.DOUBLE()), [1, None, 2], [1.0, None, 2.0]),

@@ -9,9 +9,9 @@
 Paths in `_metadata` are relative to the folder. Every file is covered by a checksum in it, and it by its own.
 
 A table of keyed state has the columns `key_group`, `key`, `namespace`, `value`, and beside the last three `..._pickle`.
-A column is typed where the type was declared; otherwise it is a text for people, and the pickled bytes are what counts.
-Where the typed value says everything, there are no pickled bytes. `last_access` (ms since the epoch) is there for state
-with a time to live; the value of a timer is its timestamp.
+A column is typed where the type was declared (`formats.arrow_types`); otherwise it is a text for people, and the
+pickled bytes are what counts. Where the column gives back exactly the value, there are no pickled bytes. `last_access`
+(ms since the epoch) is there for state with a time to live; the value of a timer is its timestamp.
 
 Read `docs/concepts/savepoints.md` first.
 """

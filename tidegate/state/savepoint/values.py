@@ -59,9 +59,11 @@ class ShownColumns(ColumnBuilder):
 
         if pa.types.is_string(kind) and self._text is not None:
             return list(map(self._text, values))
-        if not all(_holds(kind, found) for found in set(map(type, values)) - {type(None)}):
-            raise TypeError(f"no {kind}")
         return super().scalars(values, kind)
+
+    def check_classes(self, classes: set[type], kind: pa.DataType) -> None:
+        if not all(_holds(kind, found) for found in classes):
+            raise TypeError(f"no {kind}")
 
     def elements(self, value: Any) -> Sequence[Any]:
         if type(value) not in _SEQUENCES:
