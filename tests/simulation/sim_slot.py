@@ -247,7 +247,7 @@ def check_credits(gang: list[SimSlot]) -> None:
             if link.dead:
                 return  # a broken connection has lost some
             for frame in link.queue:
-                under_way[frame.address] += {ROWS: 1, ROWS_WITH_TIMESTAMPS: 1, CREDIT: frame.records}.get(frame.kind, 0)
+                under_way[frame.address] += {ROWS: 1, ROWS_WITH_TIMESTAMPS: 1, CREDIT: frame.amount}.get(frame.kind, 0)
     for slot in gang:
         assert slot.runtime is not None
         for address, target in slot.runtime.channels.remote.items():

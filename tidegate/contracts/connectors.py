@@ -65,7 +65,8 @@ class SplitReader(abc.ABC, Generic[T]):
     @abc.abstractmethod
     def poll(self, max_records: int) -> RecordBatch | list[T] | None:
         """The next records in order (at most `max_records`, [] when there are none right now), or None at the end of a
-        bounded split; after None it is not called again."""
+        bounded split; after None it is not called again. What was returned is the runtime's from then on: the reader
+        must not change it, nor return the same list again."""
 
     @abc.abstractmethod
     def offset(self) -> Any:

@@ -53,7 +53,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from tidegate.common.ids import ChannelAddress, CheckpointId
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
@@ -100,7 +100,7 @@ class TaskPort(Protocol):
     def put_restored_first(self) -> None:
         """Restored batches on some inputs go before everything on the others: their order among each other counts."""
 
-    def own_records(self, edge_key: str, batch: RecordBatch) -> RecordBatch:
+    def own_records(self, edge_key: str, batch: Batch) -> Batch:
         """The records of a keyed edge whose keys belong to this subtask."""
 
     def edge_key(self, address: ChannelAddress) -> str:
@@ -149,7 +149,7 @@ class TaskSide:
         """The operators' state is restored; this is the time for what else the snapshot holds. Raises SnapshotError
         when that cannot be read."""
 
-    def batch_enters(self, channel: InputChannel, batch: RecordBatch) -> bool:
+    def batch_enters(self, channel: InputChannel, batch: Batch) -> bool:
         """Records are about to be processed: a batch, or a part of one. False: they were seen before and are
         dropped."""
         return True

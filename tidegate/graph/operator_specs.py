@@ -6,7 +6,6 @@ an instance of the matching class of `tidegate.contracts.functions` or a plain c
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,6 +186,3 @@ class SinkFunctionSpec(OperatorSpec):
     """A `datastream.functions.SinkFunction` or callable(value)."""
 
     function: Any
-
-
-Converter = Callable[[Any], Any]

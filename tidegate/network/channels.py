@@ -10,13 +10,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import ChannelAddress
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.network.elements import CheckpointBarrier, ControlElement, Watermark
 from tidegate.network.serialization import Element, SerializedElement, serialize
+
+
+class Channel(Protocol):
+    """What an edge of the job graph puts batches into, whoever takes them further: a channel to another task, or the
+    blocks of a batch job."""
+
+    def add(self, batch: Batch, now_ms: float) -> None:
+        """Takes a batch that has at least one record. It is not changed and may be given to other channels too."""
+
+    def add_control(self, element: ControlElement) -> None:
+        """Takes a control element, whose place is behind everything added before."""
 
 
 class OutputChannel:
@@ -25,7 +36,7 @@ class OutputChannel:
     `take_sendable` is the only method that spends credits. The owner stops producing while `backlogged`.
     """
 
-    __slots__ = ("_timestamps", "_values", "address", "batch_size", "credits", "oldest_ms", "queue", "queued_batches")
+    __slots__ = ("_count", "_parts", "address", "batch_size", "credits", "oldest_ms", "queue", "queued_batches")
 
     MAX_QUEUED = 2  # batches that may wait for credit before the producer has to stop
 
@@ -34,40 +45,37 @@ class OutputChannel:
         self.credits = credits  # batches that may be sent now, >= 0
         self.batch_size = batch_size  # records after which the batch under construction is finished
         self.queue: deque[Element] = deque()  # finished, in order
-        self.queued_batches = 0  # RecordBatch elements in `queue`
+        self.queued_batches = 0  # batches in `queue`
         self.oldest_ms: float | None = None  # when the batch under construction got its first record; None if empty
-        self._values: list[Any] = []
-        self._timestamps: list[int] | None = None
+        self._parts: list[Batch] = []  # of the batch under construction; they are joined when it is finished
+        self._count = 0  # records in them
 
     # ------------------------------------------------------------ producing
     @property
     def backlogged(self) -> bool:
         return self.queued_batches >= self.MAX_QUEUED
 
-    def add(self, values: list[Any], timestamps: list[int] | None, now_ms: float) -> None:
-        """Append records. Takes ownership of neither list. A large list becomes a batch of its own, without a copy,
-        a very large one several."""
-        mine = self._values
-        if not mine and len(values) >= self.batch_size:
-            self._push_all(RecordBatch(values, timestamps))
-            return
-        if mine and (timestamps is None) != (self._timestamps is None):
+    def add(self, batch: Batch, now_ms: float) -> None:
+        """Append records to the batch under construction, which is finished first when these cannot be joined to it. A
+        large batch is sent as it is, without a copy, a very large one in several parts."""
+        parts = self._parts
+        if parts and not parts[0].joins(batch):
             self.flush()
-            mine = self._values
-        if not mine:
+            parts = self._parts
+        if not parts:
             self.oldest_ms = now_ms
-            self._timestamps = None if timestamps is None else []
-        mine.extend(values)
-        if timestamps is not None:
-            self._timestamps.extend(timestamps)  # type: ignore[union-attr]
-        if len(mine) >= self.batch_size:
+        parts.append(batch)
+        self._count += len(batch)
+        if self._count >= self.batch_size:
             self.flush()
 
     def flush(self) -> None:
         """Finish the batch under construction, if it holds anything."""
-        if self._values:
-            self._push_all(RecordBatch(self._values, self._timestamps))
-            self._values, self._timestamps, self.oldest_ms = [], None, None
+        parts = self._parts
+        if parts:
+            self._parts, self._count, self.oldest_ms = [], 0, None
+            first = parts.pop(0)
+            self._push_all(first.join(parts) if parts else first)
 
     def add_control(self, element: ControlElement) -> None:
         """Put a control element behind everything produced so far. A watermark replaces one that still waits at the
@@ -118,7 +126,7 @@ class OutputChannel:
     def restore(self, elements: list[Element]) -> None:
         """Queue the in-flight elements of a restored snapshot before anything new."""
         for e in elements:
-            if isinstance(e, RecordBatch):
+            if isinstance(e, Batch):
                 self._push(e)
             else:
                 self.queue.append(e)
@@ -129,7 +137,7 @@ class OutputChannel:
         queue = self.queue
         while queue:
             head = queue[0]
-            if isinstance(head, RecordBatch):
+            if isinstance(head, Batch):
                 if self.credits == 0:
                     return
                 self.credits -= 1
@@ -140,8 +148,9 @@ class OutputChannel:
         check_internal(credits > 0, f"channel {self.address}: granted {credits} credits")
         self.credits += credits
 
-    def _push_all(self, batch: RecordBatch) -> None:
-        """No batch has twice as many records as `batch_size`: a receiver's memory is counted in batches."""
+    def _push_all(self, batch: Batch) -> None:
+        """The one place where batches are cut to size. None has twice as many records as `batch_size`: a receiver's
+        memory is counted in batches."""
         size, count = self.batch_size, len(batch)
         if count < 2 * size:
             self._push(batch)
@@ -149,13 +158,13 @@ class OutputChannel:
         for start in range(0, count, size):
             self._push(batch.slice(start, start + size))
 
-    def _push(self, batch: RecordBatch) -> None:
+    def _push(self, batch: Batch) -> None:
         self.queue.append(batch)
         self.queued_batches += 1
 
     def check_invariants(self) -> None:
         check_internal(self.credits >= 0, f"channel {self.address}: negative credits")
-        n = sum(1 for e in self.queue if isinstance(e, RecordBatch))
+        n = sum(1 for e in self.queue if isinstance(e, Batch))
         check_internal(
             n == self.queued_batches, f"channel {self.address}: {n} batches queued, {self.queued_batches} counted"
         )
@@ -192,7 +201,7 @@ class InputChannel:
         self.recording: list[SerializedElement] | None = None  # unaligned: what arrives until the barrier comes
 
     def receive(self, element: Element) -> None:
-        if isinstance(element, RecordBatch):
+        if isinstance(element, Batch):
             self.held += 1
             check_internal(
                 self.held + self.owed <= self.capacity,
@@ -205,7 +214,7 @@ class InputChannel:
     def restore(self, elements: list[Element]) -> None:
         """Put restored in-flight elements first. They never had a credit of this attempt, so none is given back."""
         self.queue.extendleft(reversed(elements))
-        self.restored += sum(1 for e in elements if isinstance(e, RecordBatch))
+        self.restored += sum(1 for e in elements if isinstance(e, Batch))
 
     def consumed_batch(self) -> None:
         """The batch at the head was processed to its end."""

@@ -23,12 +23,12 @@ class Frame(NamedTuple):
     sender: SlotIndex
     sequence: int  # counts the frames from one slot to another, from 0: a gap means that messages were lost
     address: ChannelAddress
-    records: int  # records, or credits
+    amount: int  # of records, or of credits
     payload: bytes
 
 
 def encode_header(frame: Frame) -> bytes:
-    return _HEADER.pack(frame.kind, frame.attempt, frame.sender, frame.sequence, *frame.address, frame.records)
+    return _HEADER.pack(frame.kind, frame.attempt, frame.sender, frame.sequence, *frame.address, frame.amount)
 
 
 def decode(header: bytes, payload: bytes) -> Frame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from tidegate.common.ids import ChannelAddress
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.network.channels import OutputChannel
 from tidegate.network.elements import ControlElement
 from tidegate.network.serialization import Element
@@ -34,10 +34,10 @@ class WithholdingChannel(OutputChannel):
         """The first `count` elements of `made` may be sent."""
         for _ in range(count):
             element = self.made.popleft()
-            if isinstance(element, RecordBatch):
+            if isinstance(element, Batch):
                 super()._push(element)
             else:
                 self.queue.append(element)
 
-    def _push(self, batch: RecordBatch) -> None:
+    def _push(self, batch: Batch) -> None:
         self.made.append(batch)

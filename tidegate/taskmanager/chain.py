@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.common.ids import CheckpointId
 from tidegate.common.typeinfo import value_converter
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
 from tidegate.taskmanager.edge_output import EdgeOutput
@@ -22,7 +22,7 @@ class OperatorChain:
     def __init__(
         self,
         vertex: JobVertex,
-        outputs: list[EdgeOutput],
+        outputs: Sequence[EdgeOutput[Any]],
         make_context: Callable[[int], OperatorContext],
     ) -> None:
         self.operators = [make_operator(make_context(i)) for i in range(len(vertex.operators))]
@@ -51,7 +51,7 @@ class OperatorChain:
         self._finish_called = False  # of the first of them
         self._entries: tuple[Emit, Emit] = (self.head.process, self.head.process_second)
 
-    def _connect_time(self, index: int, vertex: JobVertex, outputs: list[EdgeOutput]) -> None:
+    def _connect_time(self, index: int, vertex: JobVertex, outputs: Sequence[EdgeOutput[Any]]) -> None:
         """Watermarks and idleness go to everything that reads any output of the operator."""
         operator = self.operators[index]
         inside = [
@@ -72,8 +72,9 @@ class OperatorChain:
     def available(self) -> bool:
         return all(op.available for op in self._limited)
 
-    def process(self, batch: RecordBatch, input_index: int) -> None:
-        self._entries[input_index](batch)
+    def process(self, batch: Batch, input_index: int) -> None:
+        """Operators take rows: a batch of another kind is converted here, where it comes in."""
+        self._entries[input_index](batch.rows())
         for keyed in self._keyed:
             keyed.end_of_batch()
 

@@ -1,39 +1,41 @@
 """The end of a chain that leaves the task: picks the channel for each record of a batch.
 
-Each partitioning is a small class with one method, `emit`. They are in the hot path of every exchange; the figures in
-`benchmarks/` (W1 at parallelism 2) watch `HashOutput`.
+Each partitioning is a small class with one method, `emit`. Those that do not ask the records where they belong use the
+operations of a batch, whatever it holds; key selectors and partitioners of the user are asked about rows.
+
+They are in the hot path of every exchange; the figures in `benchmarks/` (W1 at parallelism 2) watch `HashOutput`.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar, assert_never
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.graph.job_graph import JobEdge, PartitionKind
-from tidegate.network.channels import OutputChannel
+from tidegate.network.channels import Channel
 from tidegate.network.elements import Watermark, WatermarkStatus
 from tidegate.state.key_groups import KeyRouter, is_unhashable, unhashable_key
 from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operators.base import bind
 
+C = TypeVar("C", bound=Channel)
 
-class EdgeOutput:
+
+class EdgeOutput(Generic[C]):
     """Base: everything to the one channel (FORWARD, GLOBAL, or any edge with a single target)."""
 
-    def __init__(
-        self, edge: JobEdge, channels: list[OutputChannel], clock: Clock, operator_name: str, subtask: int
-    ) -> None:
+    def __init__(self, edge: JobEdge, channels: list[C], clock: Clock, operator_name: str, subtask: int) -> None:
         self.edge = edge
         self.channels = channels
         self._clock = clock
         self._operator_name = operator_name
         self._subtask = subtask
 
-    def emit(self, batch: RecordBatch) -> None:
-        self.channels[0].add(batch.values, batch.timestamps, self._clock.now_ms())
+    def emit(self, batch: Batch) -> None:
+        self.channels[0].add(batch, self._clock.now_ms())
 
     def emit_watermark(self, timestamp: int) -> None:
         for channel in self.channels:
@@ -43,61 +45,47 @@ class EdgeOutput:
         for channel in self.channels:
             channel.add_control(WatermarkStatus(idle))
 
-    def _distribute(self, targets: list[int], batch: RecordBatch) -> None:
+    def _distribute(self, targets: list[int], batch: Batch) -> None:
         """Split a batch by a target index per record, keeping the order within each target."""
-        n = len(self.channels)
         now = self._clock.now_ms()
-        parts: list[list[Any]] = [[] for _ in range(n)]
-        appends = [p.append for p in parts]
-        for target, v in zip(targets, batch.values, strict=True):
-            appends[target](v)
-        stamps: list[list[int]] | None = None
-        if batch.timestamps is not None:
-            stamps = [[] for _ in range(n)]
-            for target, t in zip(targets, batch.timestamps, strict=True):
-                stamps[target].append(t)
-        for i, part in enumerate(parts):
-            if part:
-                self.channels[i].add(part, None if stamps is None else stamps[i], now)
+        for channel, part in zip(self.channels, batch.split(targets, len(self.channels)), strict=True):
+            if len(part):
+                channel.add(part, now)
 
     def _fail(self, doing: str, error: BaseException, record: Any) -> NoReturn:
         raise OperatorFailure(self._operator_name, self._subtask, doing, error, record) from error
 
 
-class BroadcastOutput(EdgeOutput):
-    def emit(self, batch: RecordBatch) -> None:
+class BroadcastOutput(EdgeOutput[C]):
+    def emit(self, batch: Batch) -> None:
         now = self._clock.now_ms()
         for channel in self.channels:
-            channel.add(batch.values, batch.timestamps, now)
+            channel.add(batch, now)
 
 
-class RoundRobinOutput(EdgeOutput):
+class RoundRobinOutput(EdgeOutput[C]):
     """Record i to channel i modulo n (REBALANCE, RESCALE), without looking at the records."""
 
     _next = 0
 
-    def emit(self, batch: RecordBatch) -> None:
-        n = len(self.channels)
+    def emit(self, batch: Batch) -> None:
+        n, count = len(self.channels), len(batch)
         now = self._clock.now_ms()
-        values, stamps = batch.values, batch.timestamps
-        for i in range(n):
-            part = values[i::n]
-            if part:
-                channel = self.channels[(self._next + i) % n]
-                channel.add(part, None if stamps is None else stamps[i::n], now)
-        self._next = (self._next + len(values)) % n
+        for i in range(min(n, count)):
+            self.channels[(self._next + i) % n].add(batch.stride(i, n), now)
+        self._next = (self._next + count) % n
 
 
-class ShuffleOutput(EdgeOutput):
+class ShuffleOutput(EdgeOutput[C]):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._random = random.Random(f"{self.edge.key}/{self._subtask}")
 
-    def emit(self, batch: RecordBatch) -> None:
-        self._distribute(self._random.choices(range(len(self.channels)), k=len(batch.values)), batch)
+    def emit(self, batch: Batch) -> None:
+        self._distribute(self._random.choices(range(len(self.channels)), k=len(batch)), batch)
 
 
-class HashOutput(EdgeOutput):
+class HashOutput(EdgeOutput[C]):
     """By the key group of the record's key."""
 
     def __init__(self, *args: Any, max_parallelism: int) -> None:
@@ -105,31 +93,32 @@ class HashOutput(EdgeOutput):
         self._select = bind(self.edge.partition.key_selector, "get_key")
         self._router = KeyRouter(max_parallelism, len(self.channels))
 
-    def emit(self, batch: RecordBatch) -> None:
+    def emit(self, batch: Batch) -> None:
         select, router = self._select, self._router
-        if batch.timestamps is not None:
+        rows = batch.rows()
+        if rows.timestamps is not None:
             try:
-                targets: list[int] = [router[select(v)] for v in batch.values]
+                targets: list[int] = [router[select(v)] for v in rows.values]
             except Exception as error:
-                self._explain(batch, error)
+                self._explain(rows, error)
             self._distribute(targets, batch)
             return
         # One pass without a list of targets is a fifth faster than two.
         parts: list[list[Any]] = [[] for _ in self.channels]
         appends = [p.append for p in parts]
         try:
-            for v in batch.values:
+            for v in rows.values:
                 appends[router[select(v)]](v)
         except Exception as error:
-            self._explain(batch, error)
+            self._explain(rows, error)
         now = self._clock.now_ms()
         for channel, part in zip(self.channels, parts, strict=True):
             if part:
-                channel.add(part, None, now)
+                channel.add(RecordBatch(part), now)
 
-    def _explain(self, batch: RecordBatch, error: BaseException) -> NoReturn:
+    def _explain(self, rows: RecordBatch, error: BaseException) -> NoReturn:
         """Find the record whose key is the trouble."""
-        for v in batch.values:
+        for v in rows.values:
             try:
                 key = self._select(v)
             except Exception as wrong:
@@ -138,10 +127,10 @@ class HashOutput(EdgeOutput):
                 self._router[key]
             except Exception as wrong:
                 self._fail("key_by()", unhashable_key(key) if is_unhashable(key) else wrong, v)
-        self._fail("key_by()", error, batch.values[0])
+        self._fail("key_by()", error, rows.values[0])
 
 
-class CustomOutput(EdgeOutput):
+class CustomOutput(EdgeOutput[C]):
     """The user's partitioner on the user's key."""
 
     def __init__(self, *args: Any) -> None:
@@ -149,10 +138,10 @@ class CustomOutput(EdgeOutput):
         self._select = bind(self.edge.partition.key_selector, "get_key")
         self._partition = bind(self.edge.partition.partitioner, "partition")
 
-    def emit(self, batch: RecordBatch) -> None:
+    def emit(self, batch: Batch) -> None:
         n = len(self.channels)
         targets = []
-        for v in batch.values:
+        for v in batch.rows().values:
             try:
                 target = self._partition(self._select(v), n)
             except Exception as error:
@@ -165,19 +154,25 @@ class CustomOutput(EdgeOutput):
 
 
 def make_edge_output(
-    edge: JobEdge, channels: list[OutputChannel], clock: Clock, operator_name: str, subtask: int, max_parallelism: int
-) -> EdgeOutput:
+    edge: JobEdge, channels: list[C], clock: Clock, operator_name: str, subtask: int, max_parallelism: int
+) -> EdgeOutput[C]:
     """`max_parallelism` is the downstream vertex's: it decides the key groups."""
     args = (edge, channels, clock, operator_name, subtask)
     kind = edge.partition.kind
-    if kind is PartitionKind.CUSTOM:
-        return CustomOutput(*args)  # also with one channel: the user's function may check or fail
-    if len(channels) == 1 or kind in (PartitionKind.FORWARD, PartitionKind.GLOBAL):
+    if len(channels) == 1 and kind is not PartitionKind.CUSTOM:  # the user's function may check or fail
         return EdgeOutput(*args)
-    if kind is PartitionKind.HASH:
-        return HashOutput(*args, max_parallelism=max_parallelism)
-    if kind is PartitionKind.BROADCAST:
-        return BroadcastOutput(*args)
-    if kind is PartitionKind.SHUFFLE:
-        return ShuffleOutput(*args)
-    return RoundRobinOutput(*args)
+    match kind:
+        case PartitionKind.FORWARD | PartitionKind.GLOBAL:
+            return EdgeOutput(*args)
+        case PartitionKind.HASH:
+            return HashOutput(*args, max_parallelism=max_parallelism)
+        case PartitionKind.BROADCAST:
+            return BroadcastOutput(*args)
+        case PartitionKind.SHUFFLE:
+            return ShuffleOutput(*args)
+        case PartitionKind.REBALANCE | PartitionKind.RESCALE:
+            return RoundRobinOutput(*args)
+        case PartitionKind.CUSTOM:
+            return CustomOutput(*args)
+        case _:
+            assert_never(kind)

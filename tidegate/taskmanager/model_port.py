@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.common.ids import ChannelAddress, CheckpointId
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobEdge
 from tidegate.state.key_groups import key_group_range
@@ -43,7 +43,7 @@ class ModelPort:
     def edge_key(self, address: ChannelAddress) -> str:
         return self._edges[address.edge].key
 
-    def own_records(self, edge_key: str, batch: RecordBatch) -> RecordBatch:
+    def own_records(self, edge_key: str, batch: Batch) -> Batch:
         vertex = self.place.vertex
         edge = next(e for e in self._edges if e.key == edge_key)
         groups = key_group_range(vertex.max_parallelism, vertex.parallelism, self.place.subtask)

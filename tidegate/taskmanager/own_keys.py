@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import compress
-
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.graph.job_graph import JobEdge
 from tidegate.state.key_groups import key_group
 from tidegate.taskmanager.operators.base import bind
@@ -16,8 +14,8 @@ class OwnKeys:
         self._max_parallelism = max_parallelism
         self._groups = groups  # [start, end)
 
-    def of(self, batch: RecordBatch) -> RecordBatch:
+    def of(self, batch: Batch) -> Batch:
         start, end = self._groups
-        mine = [start <= key_group(self._select(v), self._max_parallelism) < end for v in batch.values]
-        values = list(compress(batch.values, mine))
-        return RecordBatch(values, None if batch.timestamps is None else list(compress(batch.timestamps, mine)))
+        keys = map(self._select, batch.rows().values)
+        _, mine = batch.split([start <= key_group(key, self._max_parallelism) < end for key in keys], 2)
+        return mine

@@ -119,7 +119,7 @@ class SlotRuntime:
             return
         if frame.kind == CREDIT:
             channel = self.channels.outputs[frame.address]
-            channel.grant(frame.records)
+            channel.grant(frame.amount)
             self._pump(channel)
             return
         task, into = self.channels.inputs[frame.address]

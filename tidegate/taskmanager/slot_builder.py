@@ -113,7 +113,7 @@ class SlotBuilder:
             self._channels.inputs[into.address] = (task, into)
         return task
 
-    def _edge_output(self, place: TaskPlace, edge: JobEdge) -> EdgeOutput:
+    def _edge_output(self, place: TaskPlace, edge: JobEdge) -> EdgeOutput[OutputChannel]:
         graph, settings = self._graph, self._settings
         channels = []
         for downstream in graph.downstream_subtasks(edge, place.subtask):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tidegate.common.errors import check_internal
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.task_side import ModelElement, TaskSide
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
@@ -41,7 +41,7 @@ class TaskChannels:
     """How a task is connected."""
 
     inputs: list[InputChannel]  # the input gate
-    outputs: list[EdgeOutput]
+    outputs: list[EdgeOutput[OutputChannel]]
     names: list[str]  # of the input channels, stable across restarts
 
 
@@ -183,7 +183,7 @@ class Task:
             if channel.blocked or not channel.queue:
                 continue
             head = channel.queue[0]
-            if isinstance(head, RecordBatch):
+            if isinstance(head, Batch):
                 if can_emit is None:
                     can_emit = self.can_emit
                 if not can_emit:
@@ -197,8 +197,8 @@ class Task:
             return True
         return False
 
-    def _process_slice(self, channel: InputChannel, batch: RecordBatch, now_ms: float) -> None:
-        size = len(batch.values)
+    def _process_slice(self, channel: InputChannel, batch: Batch, now_ms: float) -> None:
+        size = len(batch)
         if size <= self._slice:
             channel.queue.popleft()
             channel.consumed_batch()

@@ -31,7 +31,7 @@ def barrier(n, alignment=Alignment.ALIGNED):
 def test_records_are_sent_in_batches_of_the_given_size():
     channel = output(credits=9)
     for i in range(7):
-        channel.add([i], None, now_ms=float(i))
+        channel.add(RecordBatch([i]), now_ms=float(i))
     assert values(sent(channel)) == [[0, 1, 2], [3, 4, 5]]
     assert channel.oldest_ms == 6.0
     channel.flush()
@@ -41,22 +41,22 @@ def test_records_are_sent_in_batches_of_the_given_size():
 
 def test_a_large_list_becomes_a_batch_without_a_copy():
     channel, records = output(), [1, 2, 3, 4]
-    channel.add(records, None, 0.0)
+    channel.add(RecordBatch(records), 0.0)
     assert sent(channel)[0].values is records
 
 
 def test_records_with_and_without_timestamps_do_not_share_a_batch():
     channel = output(credits=9)
-    channel.add([1], None, 0.0)
-    channel.add([2], [20], 0.0)
+    channel.add(RecordBatch([1]), 0.0)
+    channel.add(RecordBatch([2], [20]), 0.0)
     channel.flush()
     assert [(b.values, b.timestamps) for b in sent(channel)] == [([1], None), ([2], [20])]
 
 
 def test_a_batch_needs_a_credit_and_a_control_element_keeps_its_place():
     channel = output(credits=1, batch_size=1)
-    channel.add([1], None, 0.0)
-    channel.add([2], None, 0.0)
+    channel.add(RecordBatch([1]), 0.0)
+    channel.add(RecordBatch([2]), 0.0)
     channel.add_control(EndOfData())
     assert values(sent(channel)) == [[1]]
     assert channel.credits == 0
@@ -69,7 +69,7 @@ def test_a_producer_is_backlogged_when_batches_wait_for_credit():
     channel = output(credits=0, batch_size=1)
     assert not channel.backlogged
     for i in range(OutputChannel.MAX_QUEUED):
-        channel.add([i], None, 0.0)
+        channel.add(RecordBatch([i]), 0.0)
     assert channel.backlogged
     channel.grant(1)
     sent(channel)
@@ -78,8 +78,8 @@ def test_a_producer_is_backlogged_when_batches_wait_for_credit():
 
 def test_an_unaligned_barrier_overtakes_what_waits_and_needs_no_credit():
     channel = output(credits=0, batch_size=1)
-    channel.add([1], None, 0.0)
-    channel.add([2], None, 0.0)
+    channel.add(RecordBatch([1]), 0.0)
+    channel.add(RecordBatch([2]), 0.0)
     overtaken = channel.overtake(barrier(1, Alignment.UNALIGNED))
     assert values(overtaken) == [[1], [2]]
     assert values(sent(channel)) == [barrier(1, Alignment.UNALIGNED)]
@@ -89,9 +89,9 @@ def test_an_unaligned_barrier_overtakes_what_waits_and_needs_no_credit():
 
 def test_a_waiting_aligned_barrier_can_turn_unaligned():
     channel = output(credits=0, batch_size=1)
-    channel.add([1], None, 0.0)
+    channel.add(RecordBatch([1]), 0.0)
     channel.add_control(barrier(1, Alignment.ALIGNED_WITH_TIMEOUT))
-    channel.add([2], None, 0.0)
+    channel.add(RecordBatch([2]), 0.0)
     assert channel.holds_barrier(1)
     assert values(channel.make_unaligned(barrier(1, Alignment.UNALIGNED))) == [[1]], "not what comes after the barrier"
     channel.grant(2)

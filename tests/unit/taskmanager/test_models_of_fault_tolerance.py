@@ -13,7 +13,7 @@ from small_jobs import environment, ticks
 from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, ChannelAddress, CheckpointId, EdgeId, SubtaskIndex
 from tidegate.common.job_status import JobStatus
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.datastream.connectors import CollectSink
 from tidegate.fault_tolerance.none.task import Unprotected
 from tidegate.fault_tolerance.task_side import TaskModel, TaskPort, TaskSide
@@ -114,7 +114,7 @@ class Deduplicating(TaskSide):
 
     follows_records = True
 
-    def batch_enters(self, channel: InputChannel, batch: RecordBatch) -> bool:
+    def batch_enters(self, channel: InputChannel, batch: Batch) -> bool:
         return channel.index == 0
 
 

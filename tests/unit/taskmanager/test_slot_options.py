@@ -26,7 +26,7 @@ def to_another_slot(keys: dict[str, Any], **source: Any) -> InProcessJob:
 
 def batches(job: InProcessJob) -> list[int]:
     """Records in each batch that went from slot to slot."""
-    return [frame.records for frame in job.data_frames() if frame.kind == ROWS]
+    return [frame.amount for frame in job.data_frames() if frame.kind == ROWS]
 
 
 # ---------------------------------------------------------------- network

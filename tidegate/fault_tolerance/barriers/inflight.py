@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from tidegate.common.errors import SnapshotError
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.task_side import TaskPort
 from tidegate.network.channels import InputChannel
 from tidegate.network.elements import EndOfData
@@ -50,7 +50,7 @@ def _read_channel(state: ChannelState, source: StateSource) -> list[Element]:
 def _read_moved(port: TaskPort, moved: MovedChannel, source: StateSource) -> list[Element]:
     """The batches of a channel of another subtask, from before the parallelism was changed. Watermarks are left out:
     each sender tells its own again."""
-    batches = [e for e in _read_channel(moved.channel, source) if isinstance(e, RecordBatch)]
+    batches = [e for e in _read_channel(moved.channel, source) if isinstance(e, Batch)]
     if moved.own_keys:
         batches = [port.own_records(moved.channel.edge_key, batch) for batch in batches]
-    return [batch for batch in batches if batch.values]
+    return [batch for batch in batches if len(batch)]

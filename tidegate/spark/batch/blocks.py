@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.network.elements import MIN_WATERMARK, ControlElement, Watermark
 from tidegate.network.serialization import dump_values
 from tidegate.spark.batch.order import TooManyBlocksError, pack_key
@@ -36,7 +36,7 @@ MAX_BLOCK_BYTES = 1 << 19
 class Header(NamedTuple):
     consumer: int  # which of the producer's consumers it is for
     kind: int
-    input: int  # 0 or 1
+    input_index: int  # 0 or 1
     group: int
 
 
@@ -171,6 +171,7 @@ class BlockOutput:
 
 class BlockChannel:
     """Stands where a task of a streaming job has an `OutputChannel`: takes records for one place of one consumer.
+    Blocks hold rows, so this is the border for batches of other kinds.
 
     `values` and `stamps` are the same lists for the channel's life. `stamps` is empty, or as long as `values`."""
 
@@ -185,13 +186,14 @@ class BlockChannel:
         self.watermark = MIN_WATERMARK  # the highest that was sent
         output.channels.append(self)
 
-    def add(self, values: list[Any], timestamps: list[int] | None, now_ms: float) -> None:
-        if self.values and (timestamps is None) is bool(self.stamps):
+    def add(self, batch: Batch, now_ms: float) -> None:
+        rows = batch.rows()
+        if self.values and (rows.timestamps is None) is bool(self.stamps):
             self.flush()
-        self.values += values
-        if timestamps is not None:
-            self.stamps += timestamps
-        self._output.buffered += len(values)
+        self.values += rows.values
+        if rows.timestamps is not None:
+            self.stamps += rows.timestamps
+        self._output.buffered += len(rows)
         if len(self.values) >= _MAX_PER_CHANNEL:
             self.flush()
 

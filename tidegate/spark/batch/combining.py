@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.contracts.functions import CheckpointedFunction, Function
 from tidegate.graph.job_graph import JobEdge, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import ReduceSpec
-from tidegate.spark.batch.blocks import COMBINED, BlockOutput
+from tidegate.spark.batch.blocks import COMBINED, BlockChannel, BlockOutput
 from tidegate.state.key_groups import KeyRouter
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.failure import OperatorFailure
@@ -34,11 +34,13 @@ def combinable(edge: JobEdge, head: OperatorNode) -> bool:
     )
 
 
-class CombiningOutput(EdgeOutput):
+class CombiningOutput(EdgeOutput[BlockChannel]):
     """In front of the edge's own output. `flush` before the end. The value of a key is sent with the key: a selector
     might make another one of what records have been reduced to."""
 
-    def __init__(self, output: BlockOutput, inner: EdgeOutput, head: OperatorNode, subtask: int, groups: int) -> None:
+    def __init__(
+        self, output: BlockOutput, inner: EdgeOutput[BlockChannel], head: OperatorNode, subtask: int, groups: int
+    ) -> None:
         self.edge = inner.edge
         self.channels = inner.channels
         self._output = output
@@ -51,18 +53,19 @@ class CombiningOutput(EdgeOutput):
         self._taken = 0  # records since the last flush
         self._worth_it = True
 
-    def emit(self, batch: RecordBatch) -> None:
+    def emit(self, batch: Batch) -> None:
         if batch.timestamps is not None or not self._worth_it:
             self._inner.emit(batch)
             return
-        combined, rest = self._combined, iter(batch.values)
+        values = batch.rows().values
+        combined, rest = self._combined, iter(values)
         try:
-            fold(combined, self._reduce, rest, map(self._select, batch.values))
+            fold(combined, self._reduce, rest, map(self._select, values))
         except Exception as error:
-            culprit = batch.values[last_taken(batch.values, rest)]
+            culprit = values[last_taken(values, rest)]
             self._inner.emit(RecordBatch([culprit]))  # raises, when the key is the trouble
             raise OperatorFailure(self._name, self._subtask, "reduce()", error, culprit) from error
-        self._taken += len(batch.values)
+        self._taken += len(values)
         if len(combined) >= MAX_KEYS:
             self._worth_it = self._taken > 2 * len(combined)
             self.flush()
@@ -77,8 +80,7 @@ class CombiningOutput(EdgeOutput):
                 raise OperatorFailure(self._name, self._subtask, "key_by()", error, value) from error
             keys.append(key)
             values.append(value)
-        channels: list[Any] = self.channels
-        for channel, (keys, values) in zip(channels, parts, strict=True):
+        for channel, (keys, values) in zip(self.channels, parts, strict=True):
             for start in range(0, len(keys), _BLOCK):
                 end = start + _BLOCK
                 self._output.cut(channel.series, COMBINED, self._name, values[start:end], keys[start:end])

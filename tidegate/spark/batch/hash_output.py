@@ -8,41 +8,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.batches import Batch
 from tidegate.spark.batch.blocks import BlockChannel, BlockOutput
 from tidegate.taskmanager.edge_output import HashOutput
 
 
-class GroupedHashOutput(HashOutput):
-    """`channels` are BlockChannels, as many as there are groups over all targets."""
+class GroupedHashOutput(HashOutput[BlockChannel]):
+    """There are as many channels as there are groups over all targets."""
 
     def __init__(self, output: BlockOutput, *args: Any, max_parallelism: int) -> None:
         super().__init__(*args, max_parallelism=max_parallelism)
         self._output = output
-        buffers: list[Any] = self.channels
-        mine: list[BlockChannel] = buffers
-        self._mine = mine
-        self._appends = [channel.values.append for channel in mine]
-        self._stamp_appends = [channel.stamps.append for channel in mine]
+        self._appends = [channel.values.append for channel in self.channels]
+        self._stamp_appends = [channel.stamps.append for channel in self.channels]
         self._stamped = False
 
-    def emit(self, batch: RecordBatch) -> None:
+    def emit(self, batch: Batch) -> None:
         select, router, appends = self._select, self._router, self._appends
-        stamps = batch.timestamps
+        rows = batch.rows()
+        stamps = rows.timestamps
         if (stamps is not None) is not self._stamped:
-            for channel in self._mine:
+            for channel in self.channels:
                 channel.flush()
             self._stamped = stamps is not None
         try:
             if stamps is None:
-                for v in batch.values:
+                for v in rows.values:
                     appends[router[select(v)]](v)
             else:
                 stamp_appends = self._stamp_appends
-                for v, t in zip(batch.values, stamps, strict=True):
+                for v, t in zip(rows.values, stamps, strict=True):
                     group = router[select(v)]
                     appends[group](v)
                     stamp_appends[group](t)
         except Exception as error:
-            self._explain(batch, error)
-        self._output.buffered += len(batch.values)
+            self._explain(rows, error)
+        self._output.buffered += len(rows)

@@ -94,11 +94,11 @@ class BatchTask:
         self._closed = False
 
     # ------------------------------------------------------------ building
-    def _edge_output(self, plan: OutputPlan) -> EdgeOutput:
+    def _edge_output(self, plan: OutputPlan) -> EdgeOutput[blocks.BlockChannel]:
         edge = plan.edge
         name = self._vertex.operators[edge.source_operator].name
         producer = plan.first_producer + self._subtask
-        channels: list[Any] = []
+        channels: list[blocks.BlockChannel] = []
         for target in plan.targets[self._subtask]:
             for group in range(plan.groups if edge.partition.kind is PartitionKind.HASH and plan.groups else 1):
                 header = blocks.Header(plan.consumer, blocks.ROWS, edge.target_input, group_number(plan, group))
@@ -106,7 +106,7 @@ class BatchTask:
                 series = blocks.BlockSeries(header, first, plan.layout.max_blocks, target, plan.consumer_name)
                 channels.append(blocks.BlockChannel(self._out, series, name))
         args = edge, channels, self._host.clock, name, self._subtask
-        output: EdgeOutput
+        output: EdgeOutput[blocks.BlockChannel]
         if edge.partition.kind is PartitionKind.HASH and len(channels) > 1:
             # Keys are routed to a channel, which is a group of one target: groups are ranges of key groups.
             output = GroupedHashOutput(self._out, *args, max_parallelism=plan.max_parallelism)
@@ -299,10 +299,10 @@ class BatchTask:
         for output, series in self._ends:
             told: set[int] = set()
             for channel in output.channels:
-                target = channel.series.target  # type: ignore[attr-defined]
+                target = channel.series.target
                 if target in series and target not in told:
                     told.add(target)
-                    channel.end(output.edge.edge_id, series[target])  # type: ignore[attr-defined]
+                    channel.end(output.edge.edge_id, series[target])
         yield from self._out.take()
 
     def _come_to_rest(self, source: SourceOperator | None) -> Iterator[bytes]:
