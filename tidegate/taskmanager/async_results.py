@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.common.errors import InternalError
+
 
 @dataclass(eq=False)
 class Call:
@@ -130,7 +132,8 @@ class UnorderedResults(Results):
         self._segments.append(Segment())
 
     def finished(self, call: Call) -> None:
-        assert call.segment is not None
+        if call.segment is None:
+            raise InternalError("a call has finished that was never added")
         del call.segment.waiting[id(call)]
         call.segment.ready.append(call)
 

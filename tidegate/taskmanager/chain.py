@@ -11,7 +11,8 @@ from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
 from tidegate.taskmanager.edge_output import EdgeOutput
-from tidegate.taskmanager.operators.base import Emit, Operator, OperatorContext, discard
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import Emit, Operator, discard
 from tidegate.taskmanager.operators.factory import make_operator
 from tidegate.taskmanager.operators.source import SourceOperator
 

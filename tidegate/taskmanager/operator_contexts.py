@@ -15,8 +15,8 @@ from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.storage.handles import OperatorRestore
 from tidegate.taskmanager.deployment import RuntimeSettings
 from tidegate.taskmanager.failure import RestoreFailure
-from tidegate.taskmanager.operators.base import OperatorContext, OperatorStates
-from tidegate.taskmanager.services import TaskServices
+from tidegate.taskmanager.operator_context import OperatorContext, OperatorStates
+from tidegate.taskmanager.services import OperatorServices
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OperatorContexts:
     def __init__(
         self,
         place: TaskPlace,
-        services: TaskServices,
+        services: OperatorServices,
         backends: KeyedBackends,
         settings: RuntimeSettings,
         restored: RestoredStates | None = None,

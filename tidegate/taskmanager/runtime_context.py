@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.common.accumulators import Accumulator
 from tidegate.common.errors import ConfigurationError
@@ -19,8 +19,26 @@ from tidegate.contracts.state import FunctionInitializationContext, OperatorStat
 from tidegate.contracts.time_domain import TimeDomain
 from tidegate.contracts.timer_service import TimerService
 from tidegate.taskmanager.checked_states import CheckedStates
-from tidegate.taskmanager.operators.base import Operator, OperatorContext
-from tidegate.taskmanager.operators.keyed import TimerOperator
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.timers import OperatorTimers
+
+
+class OperatorInTime(Protocol):
+    """As much of an operator as its contexts need to tell the time."""
+
+    name: str
+    context: OperatorContext
+    current_watermark: int
+
+
+class OperatorWithTimers(OperatorInTime, Protocol):
+    """As much of a keyed operator as its contexts need to tell the key and to set timers."""
+
+    backend: Any
+    timers: OperatorTimers
+
+    @property
+    def timer_service(self) -> TimerService: ...
 
 
 class OperatorRuntimeContext(CheckedStates, RuntimeContext):
@@ -47,8 +65,7 @@ class OperatorRuntimeContext(CheckedStates, RuntimeContext):
         return f"{c.node.name} ({c.subtask + 1}/{c.parallelism})#{c.attempt}"
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
-        parameters: dict[str, str] = self._context.settings.job_parameters
-        return parameters.get(key, default_value)
+        return self._context.settings.job_parameters.get(key, default_value)
 
     def get_metrics_group(self) -> MetricGroup:
         return self._context.metrics
@@ -74,7 +91,7 @@ class OperatorRuntimeContext(CheckedStates, RuntimeContext):
         return found
 
     def get_cached_file(self, name: str) -> str:
-        files: dict[str, str] = self._context.settings.cached_files
+        files = self._context.settings.cached_files
         if name not in files:
             known = ", ".join(sorted(files)) or "none"
             raise ConfigurationError(
@@ -114,7 +131,7 @@ class InitializationContext(FunctionInitializationContext):
 class Clocks(TimerService):
     """The clocks, for functions on streams without keys; they cannot set timers."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: OperatorInTime) -> None:
         self._operator = operator
 
     def current_processing_time(self) -> int:
@@ -144,7 +161,7 @@ class Clocks(TimerService):
 class KeyedTimerService(Clocks):
     """Sets and deletes timers of the current key."""
 
-    def __init__(self, operator: TimerOperator) -> None:
+    def __init__(self, operator: OperatorWithTimers) -> None:
         super().__init__(operator)
         self._timers = operator.timers
         self._backend = operator.backend
@@ -173,7 +190,7 @@ def _checked(timestamp: Any) -> int:
 class ElementContext(ProcessFunction.Context, CoProcessFunction.Context):
     """One object for all records of an operator; `stamp` is set before each call."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: OperatorInTime) -> None:
         self.stamp: int | None = None
         self._timers: TimerService = Clocks(operator)
 
@@ -185,7 +202,7 @@ class ElementContext(ProcessFunction.Context, CoProcessFunction.Context):
 
 
 class KeyedElementContext(ElementContext, KeyedProcessFunction.Context, KeyedCoProcessFunction.Context):
-    def __init__(self, operator: TimerOperator) -> None:
+    def __init__(self, operator: OperatorWithTimers) -> None:
         super().__init__(operator)
         self._backend = operator.backend
         self._timers = operator.timer_service

@@ -8,18 +8,29 @@ from typing import Any
 
 from tidegate.protocol.messages import Message
 from tidegate.taskmanager.clock import Clock
+from tidegate.taskmanager.result_port import ResultPort
 
 Done = Callable[[Any, BaseException | None], None]
 """Called with the outcome of work that was done elsewhere (result, error), on the thread of the task."""
 
 
 @dataclass(frozen=True)
-class TaskServices:
+class OperatorServices:
+    """For the operators."""
+
     clock: Clock
     run_async: Callable[[Callable[[], Any], Done], None]
     """Takes work for a helper thread."""
     run_coroutine: Callable[[Callable[[], Awaitable[Any]], Done], Callable[[], None]]
     """Takes what makes a coroutine, which is awaited elsewhere with as many others as there are. Returns what cancels
     it: `done` may still be called then, or not."""
+    results: ResultPort
+    """Takes the results of `execute_and_collect`."""
+
+
+@dataclass(frozen=True)
+class TaskServices(OperatorServices):
+    """For a task of a streaming job and its operators."""
+
     send: Callable[[Message], None]
     """Sends a control message to the JobManager."""

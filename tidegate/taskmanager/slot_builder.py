@@ -22,6 +22,7 @@ from tidegate.taskmanager.edge_output import EdgeOutput, make_edge_output
 from tidegate.taskmanager.failure import RestoreFailure
 from tidegate.taskmanager.model_port import ModelPort
 from tidegate.taskmanager.operator_contexts import OperatorContexts, RestoredStates
+from tidegate.taskmanager.result_port import JobManagerResults
 from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.slot_host import SlotHost
 from tidegate.taskmanager.task import Task, TaskChannels
@@ -49,7 +50,8 @@ class SlotBuilder:
         self._graph = plan.graph
         self._settings = plan.settings
         self._channels = channels
-        self._services = TaskServices(host.clock, host.run_async, host.run_coroutine, host.send_to_master)
+        results = JobManagerResults(attempt, host.send_to_master)
+        self._services = TaskServices(host.clock, host.run_async, host.run_coroutine, results, host.send_to_master)
         self._model = pick_model(plan, host.trace if plan.settings.trace else None)
         storage = plan.storage
         increments = plan.settings.max_increments if storage is not None and storage.supports_increments else 0

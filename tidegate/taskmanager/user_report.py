@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tidegate.common.accumulators import dump
 from tidegate.common.errors import SerializationError
-from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.operator_context import OperatorContext
 
 USER_METRIC = "user."
 """Prefix of the names of user metrics among the metrics of a slot."""

@@ -152,7 +152,7 @@ def test_the_line_of_progress() -> None:
 
     terminal, file = Terminal(), io.StringIO()
     for stream in (terminal, file):
-        with ProgressLine(Context(), "group", 3, stream):
+        with ProgressLine(Context(), "group", stream):
             pass
     assert terminal.getvalue() == "\r\x1b[K"
     assert file.getvalue() == ""

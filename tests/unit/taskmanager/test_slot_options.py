@@ -14,7 +14,7 @@ from tidegate.datastream.connectors import CollectSink
 from tidegate.network.serialization import ROWS
 from tidegate.protocol.messages import AckCheckpoint
 from tidegate.storage.handles import FileRange, InlineBytes, KeyedSnapshot
-from tidegate.taskmanager.operators import sink as sink_operator
+from tidegate.taskmanager import commit_retries
 
 
 def to_another_slot(keys: dict[str, Any], **source: Any) -> InProcessJob:
@@ -222,7 +222,7 @@ def test_a_failed_commit_is_retried_with_growing_pauses(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, retries: int, backoff: int
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(sink_operator.time, "sleep", pauses.append)
+    monkeypatch.setattr(commit_retries.time, "sleep", pauses.append)
     keys = {"tidegate.sink.commit-retries": retries, "tidegate.sink.commit-backoff": f"{backoff} ms"}
     for failures in (retries, retries + 1):
         pauses.clear()

@@ -39,7 +39,6 @@ class BatchJobClient(JobClient):
         self._failures: tuple[AttemptFailure, ...] = ()
         self._report: JobReport | None = None
         self._savepoint: str | None = None
-        self._committed: dict[str, int] = {}
         self._result: CompletableFuture[JobExecutionResult] = CompletableFuture()
         self._over = threading.Event()
 

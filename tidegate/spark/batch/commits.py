@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +11,9 @@ from tidegate.common.errors import TidegateError
 from tidegate.common.ids import OperatorId
 from tidegate.graph.job_graph import JobGraph, OperatorNode
 from tidegate.graph.operator_specs import SinkSpec
+from tidegate.taskmanager.commit_retries import commit_with_retries
 
 log = logging.getLogger("tidegate.batch")
-
-_MAX_PAUSE_MS = 30_000.0
 
 
 class BatchCommitError(TidegateError):
@@ -43,25 +41,16 @@ def commit_all(
 
 
 def _commit(name: str, committer: Any, waiting: list[Any], retries: int, backoff_ms: float) -> None:
-    left = waiting
-    last: BaseException | None = None
     try:
-        for attempt in range(retries + 1):
-            if attempt:
-                time.sleep(min(backoff_ms * 2 ** (attempt - 1), _MAX_PAUSE_MS) / 1000)
-            try:
-                left, last = committer.commit(left) or [], None
-            except Exception as error:
-                last = error
-            if not left:
-                return
+        left, last_error = commit_with_retries(committer, waiting, retries, backoff_ms)
     finally:
         with contextlib.suppress(Exception):  # all is committed, or the error says what is not
             committer.close()
-    raise BatchCommitError(
-        f"operator '{name}': {len(left)} of {len(waiting)} committables could not be committed in {retries + 1} tries, "
-        f"the others are. Last error: {last!r}. Remove what is there before you run the job again"
-    ) from last
+    if left:
+        raise BatchCommitError(
+            f"operator '{name}': {len(left)} of {len(waiting)} committables could not be committed in {retries + 1} "
+            f"tries, the others are. Last error: {last_error!r}. Remove what is there before you run the job again"
+        ) from last_error
 
 
 def discard_leftovers(graph: JobGraph, job_id: str) -> None:

@@ -24,7 +24,7 @@ from tidegate.graph.picklability import check_picklable
 from tidegate.graph.splits import make_splits
 from tidegate.spark.batch.blocks import only_for
 from tidegate.spark.batch.plan import BatchPlan, SavepointPlan, VertexPlan, check_bounded, plan_job
-from tidegate.spark.batch.source_blocks import gives_blocks, without_splits
+from tidegate.spark.batch.source_blocks import gives_blocks, with_stand_in_splits
 from tidegate.spark.batch.worker import TaskLaunch, run_collected_partition, run_partition
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.session import obtain_session
@@ -37,7 +37,6 @@ _partitioner_ids = itertools.count(1)  # Spark takes partitioners of equal size 
 class CompiledJob:
     report: RDD[bytes]  # one partition: all that the tasks have to say; to run it is to run the job
     tasks: set[tuple[int, int]]  # vertex and subtask of every task
-    stage_names: list[str]
     persisted: list[RDD[Any]] = field(default_factory=list)
 
     def unpersist(self) -> None:
@@ -48,7 +47,7 @@ class CompiledJob:
 def with_splits(graph: JobGraph) -> JobGraph:
     """The graph as it is shipped. Raises when a source never ends or something cannot be pickled."""
     check_bounded(graph)
-    graph = make_splits(without_splits(graph))
+    graph = make_splits(with_stand_in_splits(graph))
     check_picklable(graph)
     return graph
 
@@ -89,7 +88,7 @@ def compile_job(session: SparkSession, plan: BatchPlan, bundle: CodeBundle) -> C
     compiler = _Compiler(session, plan, bundle)
     compiler.build()
     report = compiler.shuffled([compiler.pairs(i, 0) for i in plan.ends], 1, "Report")
-    return CompiledJob(report, compiler.tasks, compiler.names, compiler.persisted)
+    return CompiledJob(report, compiler.tasks, compiler.persisted)
 
 
 def _collects(plan: VertexPlan) -> bool:
@@ -110,7 +109,6 @@ class _Compiler:
         self._bundle = bundle
         self._outputs: dict[int, RDD[Any]] = {}  # by vertex: alternating keys and blocks
         self.tasks: set[tuple[int, int]] = set()
-        self.names: list[str] = []
         self.persisted: list[RDD[Any]] = []
 
     def build(self, leave_out: int | None = None) -> None:
@@ -132,7 +130,6 @@ class _Compiler:
             rdd: RDD[Any] = received.mapPartitionsWithIndex(partial(body, launch))
             rdd._bypass_serializer = True  # type: ignore[attr-defined]
             rdd.setName(name)
-        self.names.append(name)
         self.tasks |= {(index, i) for i in range(received.getNumPartitions())}
         return rdd
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import IO, Any
 
+from tidegate.common.errors import InternalError
 from tidegate.contracts.batches import RecordBatch
 from tidegate.network.serialization import dump_values
 
@@ -67,7 +68,8 @@ class GroupSorter:
         self._runs.append(offsets)
 
     def _read(self, offsets: list[int]) -> Iterator[Entry]:
-        assert self._spilled is not None
+        if self._spilled is None:
+            raise InternalError("sorted runs without the file that they are in")
         for offset in offsets:
             self._spilled.seek(offset)
             yield from pickle.load(self._spilled)

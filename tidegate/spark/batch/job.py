@@ -153,7 +153,7 @@ class BatchJob:
         while not self._cancelled.is_set():
             self._sc.setLocalProperty(RUN_PROPERTY, str(self._run_number))
             try:
-                with ProgressLine(self._sc, self._group, len(compiled.stage_names)):
+                with ProgressLine(self._sc, self._group):
                     return compiled.report.collect(), ""
             except Exception as error:
                 if self._cancelled.is_set():

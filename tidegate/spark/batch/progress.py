@@ -13,10 +13,9 @@ _WIDTH = 30
 class ProgressLine:
     """A context manager. Writes nothing when the stream is no terminal."""
 
-    def __init__(self, sc: Any, group: str, stages: int, stream: TextIO | None = None) -> None:
+    def __init__(self, sc: Any, group: str, stream: TextIO | None = None) -> None:
         self._tracker = sc.statusTracker()
         self._group = group
-        self._stages = stages
         self._stream = sys.stderr if stream is None else stream
         self._over = threading.Event()
         self._thread: threading.Thread | None = None

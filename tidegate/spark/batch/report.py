@@ -55,7 +55,7 @@ def dump_committables(committables: list[Any]) -> bytes:
 
 @dataclass
 class JobReport:
-    """All that came in."""
+    """Everything that the tasks of a job have reported."""
 
     tasks: dict[tuple[int, int], TaskReport] = field(default_factory=dict)
     chunks: list[CollectedChunk] = field(default_factory=list)  # in order

@@ -17,7 +17,7 @@ def gives_blocks(source: Any) -> bool:
     return hasattr(source, "batch_rdd") and hasattr(source, "read_block")
 
 
-def without_splits(graph: JobGraph) -> JobGraph:
+def with_stand_in_splits(graph: JobGraph) -> JobGraph:
     """The graph with one split per subtask for each source that gives blocks: nobody need ask it for others."""
     return dataclasses.replace(graph, vertices=tuple(_with_stand_ins(v) for v in graph.vertices))
 

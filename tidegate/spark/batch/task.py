@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SubtaskIndex
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.state import ListStateDescriptor
@@ -22,7 +23,6 @@ from tidegate.graph.job_graph import PartitionKind
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.network.serialization import dump_values
-from tidegate.protocol.messages import CollectChunk, Message
 from tidegate.spark.batch import blocks
 from tidegate.spark.batch.combining import CombiningOutput
 from tidegate.spark.batch.group_sorter import GroupSorter
@@ -36,12 +36,12 @@ from tidegate.state.factory import HASHMAP, KeyedBackends
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.edge_output import EdgeOutput, make_edge_output
 from tidegate.taskmanager.failure import OperatorFailure
+from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operator_contexts import OperatorContexts
-from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables, ReadsByKeys, TakesCombined
 from tidegate.taskmanager.operators.collect import CollectOperator
-from tidegate.taskmanager.operators.sink import SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
-from tidegate.taskmanager.services import TaskServices
+from tidegate.taskmanager.services import OperatorServices
 from tidegate.taskmanager.task_time import SavedTime, TaskTime
 from tidegate.taskmanager.user_report import UserReport
 
@@ -80,7 +80,7 @@ class BatchTask:
         self._ends = [(o, self._end_series(p)) for o, p in zip(outputs, plan.outputs, strict=True)]
         self._contexts = OperatorContexts(
             TaskPlace(plan.job_id, plan.vertex, SubtaskIndex(subtask), AttemptNumber(attempt)),
-            TaskServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self._collect),
+            OperatorServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self),
             KeyedBackends(kind, settings.rocksdb, 0, self._host.clock.now_ms),
             dataclasses.replace(settings, checkpointing=False),
         )
@@ -165,7 +165,7 @@ class BatchTask:
             self._host.close()
 
     def _poll(self, source: SourceOperator) -> Iterator[bytes]:
-        source.in_order = True  # splits one after the other: the same records in the same order each time
+        source.read_in_order()  # the same records in the same order each time
         while not source.finished:
             count = source.poll(self._slice_size(), self._host.clock.now_ms())
             self._records_in += count
@@ -201,7 +201,10 @@ class BatchTask:
     def _take_combined(self, block: bytes) -> None:
         values, keys = self._unpickled(lambda: blocks.read_combined(block))
         self._records_in += len(keys)
-        self._chain.head.process_combined(keys, values)
+        head = self._chain.head
+        if not isinstance(head, TakesCombined):
+            raise InternalError(f"'{head.name}' is sent reduced records")
+        head.process_combined(keys, values)
         self._settle()
 
     def _unpickled(self, read: Callable[[], Any]) -> Any:
@@ -260,6 +263,8 @@ class BatchTask:
         if self._group is None:
             return
         head = self._chain.head
+        if not isinstance(head, ReadsByKeys):
+            raise InternalError(f"'{head.name}' is sent records by groups of keys")
         head.end_of_keys(self._keeps_state)
         self._settle()
         yield from self._out.take()
@@ -332,14 +337,13 @@ class BatchTask:
             state.update([tuple(saved)])
 
     # ------------------------------------------------------------ report
-    def _collect(self, message: Message) -> None:
-        if not isinstance(message, CollectChunk):
-            return
-        self._collected.append(message.payload)
-        self._collected_bytes += len(message.payload)
+    def send(self, operator_id: OperatorId, subtask: SubtaskIndex, seq: int, payload: bytes) -> None:
+        """This is the result port of the operators: collected results are part of the report."""
+        self._collected.append(payload)
+        self._collected_bytes += len(payload)
         for operator in self._chain.operators:
-            if isinstance(operator, CollectOperator) and operator.node.operator_id == message.operator_id:
-                operator.acknowledged(message.seq)
+            if isinstance(operator, CollectOperator) and operator.node.operator_id == operator_id:
+                operator.acknowledged(seq)
         if self._collected_bytes >= _CHUNK_BYTES:
             self._report_collected()
 
@@ -358,7 +362,7 @@ class BatchTask:
     def _take_committables(self) -> tuple[tuple[OperatorId, bytes], ...]:
         found = []
         for operator in self._chain.operators:
-            if isinstance(operator, SinkOperator):
+            if isinstance(operator, HandsOverCommittables):
                 committables = operator.take_committables()
                 if committables:
                     found.append((operator.node.operator_id, dump_committables(committables)))

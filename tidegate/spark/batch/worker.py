@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import pickle
 import re
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import msgspec
 
 from tidegate.protocol.messages import FailureInfo
-from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
+from tidegate.spark.code_bundle import CodeBundle, install
 from tidegate.spark.garbage import rare_collections
+from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
 
 RUN_PROPERTY = "tidegate.batch.run"
 """Local property of the Spark job: how often the driver has started it again."""
@@ -76,7 +76,10 @@ def _task(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Any:
     from pyspark import TaskContext
 
     install(launch.bundle)
-    plan = _load_plan(launch, index)
+    try:
+        plan = load_plan(launch.plan, f"subtask {index}")
+    except PlanNotLoadedError as error:
+        raise _told(error.failure) from None
     from tidegate.spark.batch.source_blocks import reading_blocks
     from tidegate.spark.batch.task import BatchTask
     from tidegate.spark.worker_files import local_paths
@@ -86,20 +89,3 @@ def _task(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Any:
     context: Any = TaskContext.get()
     attempt = int(context.getLocalProperty(RUN_PROPERTY) or 0) + context.attemptNumber()
     return BatchTask(plan, index, attempt, str(context.taskAttemptId()))
-
-
-def _load_plan(launch: TaskLaunch, index: int) -> Any:
-    try:
-        plan = pickle.loads(launch.plan)
-    except Exception as error:
-        where = f"the worker on {socket.gethostname()} (subtask {index})"
-        if isinstance(error, ImportError):
-            summary = (
-                f"{where} cannot import module '{error.name or error}', which the job's functions need. Install it "
-                "where Spark's workers run, or ship it with env.add_python_file(path)"
-            )
-        else:
-            summary = f"{where} cannot load the job's functions: {type(error).__name__}: {error}"
-        raise _told(FailureInfo(summary=summary, permanent=True)) from None
-    adopt_main_classes()
-    return plan

@@ -25,10 +25,11 @@ import zmq
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.transport import ConnectionLostError
 from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate
-from tidegate.protocol.messages import Deploy, FailureInfo, Leave, MasterToSlot, Message, Register, TaskFailed
-from tidegate.spark.code_bundle import CodeBundle, adopt_main_classes, install
+from tidegate.protocol.messages import Deploy, Leave, MasterToSlot, Message, Register, TaskFailed
+from tidegate.spark.code_bundle import CodeBundle, install
 from tidegate.spark.event_loop import EventLoop
 from tidegate.spark.garbage import rare_collections
+from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
 from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
@@ -183,8 +184,11 @@ class SlotWorker:
 
     def _deploy(self, deploy: Deploy) -> None:
         install(self._launch.bundle)
-        plan = self._load_plan(deploy)
-        if plan is None:
+        try:
+            plan = load_plan(deploy.plan, f"slot {self._slot}")
+        except PlanNotLoadedError as error:
+            self._failed = True
+            self.send_to_master(TaskFailed(attempt=deploy.attempt, slot=self._slot, failure=error.failure))
             return
         settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
         plan = dataclasses.replace(plan, settings=settings)
@@ -195,28 +199,6 @@ class SlotWorker:
         restore = msgspec.msgpack.decode(deploy.restore, type=SlotRestore) if deploy.restore else None
         self._runtime = SlotRuntime(self._slot, deploy.attempt, plan, self)
         self._runtime.deploy(restore)
-
-    def _load_plan(self, deploy: Deploy) -> Any:
-        import cloudpickle
-
-        try:
-            plan = cloudpickle.loads(deploy.plan)
-        except Exception as error:
-            where = f"the worker on {socket.gethostname()} (slot {self._slot})"
-            if isinstance(error, ImportError):
-                module = error.name or str(error)
-                summary = (
-                    f"{where} cannot import module '{module}', which the job's functions need. Install it where "
-                    "Spark's workers run, or ship it with env.add_python_file(path)"
-                )
-            else:
-                summary = f"{where} cannot load the job's functions: {type(error).__name__}: {error}"
-            failure = FailureInfo(summary=summary, permanent=True)
-            self._failed = True
-            self.send_to_master(TaskFailed(attempt=deploy.attempt, slot=self._slot, failure=failure))
-            return None
-        adopt_main_classes()
-        return plan
 
     def _fail(self, error: BaseException) -> None:
         """Report the failure and wait to be told to leave; nothing more is processed."""

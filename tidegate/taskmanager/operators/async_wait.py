@@ -22,7 +22,8 @@ from tidegate.contracts.functions import AsyncFunction
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import AsyncSpec
 from tidegate.taskmanager.async_results import Call, Mark, OrderedResults, Results, UnorderedResults
-from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import FunctionOperator
 from tidegate.taskmanager.operators.results import emit_results
 
 

@@ -1,5 +1,6 @@
-"""What an operator is to the runtime. It takes batches, emits batches, keeps its state behind the state API and
-snapshots when told. It never knows what a channel, a barrier or a Spark task is.
+"""What an operator is to the runtime. It takes batches, watermarks and timers, emits batches, keeps its state behind
+the state API and snapshots when told. It never knows what a channel, a barrier or a Spark task is. What only a batch
+job asks for is in `batch_mode`.
 
 Calls, all on the mailbox thread, in this order::
 
@@ -10,23 +11,17 @@ Calls, all on the mailbox thread, in this order::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, NoReturn
 
-from tidegate.common.accumulators import Accumulator
 from tidegate.common.ids import CheckpointId
-from tidegate.common.metrics import MetricGroup
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.functions import CheckpointedFunction, CheckpointListener
 from tidegate.contracts.state import FunctionSnapshotContext
-from tidegate.graph.job_graph import OperatorNode
-from tidegate.graph.task_place import TaskPlace
 from tidegate.network.elements import MIN_WATERMARK
-from tidegate.state.backend import KeyedStateBackend
-from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.taskmanager.failure import OperatorFailure
-from tidegate.taskmanager.services import TaskServices
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.runtime_context import InitializationContext, OperatorRuntimeContext
 
 Emit = Callable[[RecordBatch], None]
 
@@ -37,41 +32,6 @@ def discard(batch: RecordBatch) -> None:
 
 def ignore(news: int) -> None:
     """Where watermarks go when nobody reads the operator."""
-
-
-@dataclass(frozen=True)
-class OperatorStates:
-    """The state of one operator in one subtask, restored if there is anything to restore."""
-
-    keyed: KeyedStateBackend | None  # of operators on keyed streams
-    operator_state: OperatorStateBackend
-    restored_checkpoint: CheckpointId | None  # None: the operator starts afresh
-
-
-class OperatorContext:
-    """Everything an operator may know of and ask from its place in the job."""
-
-    def __init__(
-        self, node: OperatorNode, place: TaskPlace, services: TaskServices, states: OperatorStates, settings: Any
-    ) -> None:
-        self.node = node
-        self.job_id = place.job_id
-        self.task_name = place.vertex.name
-        self.subtask = place.subtask
-        self.parallelism = place.vertex.parallelism
-        self.max_parallelism = place.vertex.max_parallelism
-        self.attempt = place.attempt
-        self.clock = services.clock
-        self.run_async = services.run_async
-        self.run_coroutine = services.run_coroutine
-        self.send = services.send
-        self.keyed = states.keyed
-        self.operator_state = states.operator_state
-        self.restored_checkpoint = states.restored_checkpoint
-        self.settings = settings  # deployment.RuntimeSettings
-        self.metrics = MetricGroup((node.name, str(place.subtask)))  # of the user's function
-        self.accumulators: dict[str, Accumulator] = {}  # likewise
-        self.sink_owner: str | None = None  # under which sinks name what they write; None: the operator's id
 
 
 class Operator:
@@ -94,10 +54,6 @@ class Operator:
 
     def process_second(self, batch: RecordBatch) -> None:
         """Records of the second input."""
-        raise NotImplementedError
-
-    def process_combined(self, keys: list[Any], values: list[Any]) -> None:
-        """BATCH: what records of these keys have been reduced to in the tasks before."""
         raise NotImplementedError
 
     @property
@@ -123,17 +79,6 @@ class Operator:
 
     def next_processing_timer(self) -> int | None:
         return None
-
-    def last_processing_timer(self) -> int | None:
-        """When the last of those is due that are set now, or follow from them."""
-        return None
-
-    def end_of_keys(self, keep: bool) -> None:
-        """All records of the keys so far have come (BATCH reads one group of keys after the other): emit what waited
-        for that. `keep`: their state will be in a savepoint."""
-
-    def forget_keys(self) -> None:
-        """After `end_of_keys`, when their timers have fired: drop what is kept for them."""
 
     @property
     def periodic(self) -> bool:
@@ -231,8 +176,6 @@ class FunctionOperator(Operator):
         self._opened = False
 
     def open(self) -> None:
-        from tidegate.taskmanager.runtime_context import InitializationContext, OperatorRuntimeContext
-
         self.runtime_context = OperatorRuntimeContext(self.context)
         if isinstance(self.function, CheckpointedFunction):
             try:

@@ -15,7 +15,8 @@ from tidegate.contracts.time_domain import TimeDomain
 from tidegate.contracts.timer_service import TimerService
 from tidegate.graph.operator_specs import BroadcastProcessSpec
 from tidegate.state.operator_state import HeapBroadcastState
-from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import FunctionOperator
 from tidegate.taskmanager.operators.keyed import NoCurrentKey, TimerOperator
 from tidegate.taskmanager.operators.results import emit_results
 

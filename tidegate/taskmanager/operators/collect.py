@@ -1,4 +1,4 @@
-"""`execute_and_collect`: results travel to the client over the control connection, exactly once.
+"""`execute_and_collect`: results travel to the client by the task's result port, exactly once.
 
 Results are numbered in chunks per subtask. Without checkpointing a chunk is sent as soon as it is full or the input
 pauses. With checkpointing a chunk is cut at each barrier, kept in the state, and sent when its checkpoint is complete;
@@ -13,8 +13,8 @@ from tidegate.common.ids import CheckpointId, SubtaskIndex
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.network.serialization import dump_values
-from tidegate.protocol.messages import CollectChunk
-from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import Operator
 
 _MAX_UNACKNOWLEDGED = 64  # chunks on their way to the client
 _CHUNK_RECORDS = 1000
@@ -87,13 +87,5 @@ class CollectOperator(Operator):
                 still.append((n, seq, payload))
                 continue
             self._sent = seq
-            c.send(
-                CollectChunk(
-                    attempt=c.attempt,
-                    operator_id=self.node.operator_id,
-                    subtask=SubtaskIndex(c.subtask),
-                    seq=seq,
-                    payload=payload,
-                )
-            )
+            c.results.send(self.node.operator_id, SubtaskIndex(c.subtask), seq, payload)
         self._waiting = still

@@ -6,9 +6,11 @@ from itertools import repeat
 from typing import Any
 
 from tidegate.contracts.batches import RecordBatch
-from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import FunctionOperator, bind
 from tidegate.taskmanager.operators.keyed import TimerOperator
 from tidegate.taskmanager.operators.results import emit_results
+from tidegate.taskmanager.runtime_context import ElementContext, KeyedElementContext
 
 
 class ConnectedOperator(TimerOperator):
@@ -27,8 +29,6 @@ class ConnectedOperator(TimerOperator):
         self._methods = [getattr(self.function, f"{kind}1"), getattr(self.function, f"{kind}2")]
 
     def open(self) -> None:
-        from tidegate.taskmanager.runtime_context import ElementContext, KeyedElementContext
-
         if self._keyed:
             super().open()
         else:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from tidegate.common.errors import InternalError
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.graph import operator_specs as specs
+from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.async_wait import AsyncWaitOperator
-from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.operators.broadcast import BroadcastOperator
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.connected import ConnectedOperator

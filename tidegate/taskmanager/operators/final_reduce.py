@@ -7,7 +7,9 @@ from itertools import islice
 from typing import Any
 
 from tidegate.contracts.batches import RecordBatch
-from tidegate.taskmanager.operators.base import OperatorContext, last_taken
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import last_taken
+from tidegate.taskmanager.operators.batch_mode import TakesCombined
 from tidegate.taskmanager.operators.keyed import ReduceOperator
 
 _EMIT = 4096
@@ -27,7 +29,7 @@ def fold(results: dict[Any, Any], reduce: Reduce, values: Iterator[Any], keys: I
                 raise TypeError("it returned None; it has to return the two records combined")
 
 
-class FinalReduceOperator(ReduceOperator):
+class FinalReduceOperator(ReduceOperator, TakesCombined):
     """The keys whose records are coming now are in a plain dict. Their state is what a rolling reduce would have, so
     that a streaming job can go on from a savepoint."""
 

@@ -18,8 +18,11 @@ from tidegate.contracts.state import ValueStateDescriptor
 from tidegate.contracts.time_domain import TimeDomain
 from tidegate.graph.operator_specs import KeyedMapSpec
 from tidegate.state.key_groups import is_unhashable, key_group, unhashable_key
-from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import FunctionOperator, bind
+from tidegate.taskmanager.operators.batch_mode import ReadsByKeys
 from tidegate.taskmanager.operators.results import emit_results
+from tidegate.taskmanager.runtime_context import KeyedElementContext, KeyedTimerContext, KeyedTimerService
 from tidegate.taskmanager.timers import OperatorTimers, Timer, TimerQueue
 
 
@@ -44,7 +47,7 @@ class NoCurrentKey:
         self._refuse()
 
 
-class KeyedOperator(FunctionOperator):
+class KeyedOperator(FunctionOperator, ReadsByKeys):
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
         check_internal(context.keyed is not None, f"keyed operator '{self.name}' without a keyed state backend")
@@ -60,6 +63,8 @@ class KeyedOperator(FunctionOperator):
             key_group(key, self.context.max_parallelism)
         except Exception as error:
             self.fail("key_by()", error, value)
+
+    def end_of_keys(self, keep: bool) -> None: ...
 
     def last_processing_timer(self) -> int | None:
         timers: OperatorTimers | None = getattr(self, "timers", None)
@@ -87,8 +92,6 @@ class TimerOperator(KeyedOperator):
     """A keyed operator whose function may set timers: fires them and hands on what `on_timer` yields."""
 
     def open(self) -> None:
-        from tidegate.taskmanager.runtime_context import KeyedTimerContext, KeyedTimerService
-
         self.timers = OperatorTimers(self.backend)  # before the function's open(), which may look at the clocks
         self.timer_service = KeyedTimerService(self)
         self._timer_context = KeyedTimerContext(self)
@@ -136,8 +139,6 @@ class KeyedProcessOperator(TimerOperator):
         self._process = bind(self.function, "process_element")
 
     def open(self) -> None:
-        from tidegate.taskmanager.runtime_context import KeyedElementContext
-
         super().open()
         self._element = KeyedElementContext(self)
 

@@ -8,7 +8,6 @@ job fails, and recovers with the committables in its state.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from tidegate.common.errors import TidegateError
@@ -18,7 +17,10 @@ from tidegate.contracts.connectors import SinkContext
 from tidegate.contracts.functions import SinkFunction
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SinkSpec
-from tidegate.taskmanager.operators.base import FunctionOperator, Operator, OperatorContext, bind
+from tidegate.taskmanager.commit_retries import commit_with_retries
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import FunctionOperator, Operator, bind
+from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables
 
 _AT_THE_END = CheckpointId(2**62)  # "checkpoint" of what is committed when the job has finished
 
@@ -27,7 +29,7 @@ class CommitFailedError(TidegateError):
     """Committables could not be committed within the allowed number of tries."""
 
 
-class SinkOperator(Operator):
+class SinkOperator(Operator, HandsOverCommittables):
     COMMITTABLES = "tidegate.sink.committables"
     WRITER_STATE = "tidegate.sink.writer"
 
@@ -119,8 +121,6 @@ class SinkOperator(Operator):
         self._commit_ready()
 
     def take_committables(self) -> list[Any]:
-        """Instead of `commit_all`, for a host that commits elsewhere: all that waits, which is that host's business
-        from now on."""
         self._prepare(_AT_THE_END)
         try:
             self._writer.snapshot_state(_AT_THE_END)  # what was prepared is needed after this writer is closed
@@ -144,7 +144,7 @@ class SinkOperator(Operator):
         self._committing = len(ready)
         settings, committer = self.context.settings, self._committer
         self.context.run_async(
-            lambda: _commit_with_retries(committer, ready, settings.commit_retries, settings.commit_backoff_ms),
+            lambda: _commit(committer, ready, settings.commit_retries, settings.commit_backoff_ms),
             self._commit_done,
         )
 
@@ -165,23 +165,13 @@ class SinkOperator(Operator):
         self._writer = self._committer = None
 
 
-def _commit_with_retries(committer: Any, committables: list[Any], retries: int, backoff_ms: float) -> None:
-    left = committables
-    last_error: BaseException | None = None
-    for attempt in range(retries + 1):
-        if attempt:
-            time.sleep(min(backoff_ms * 2 ** (attempt - 1), 30_000) / 1000)
-        try:
-            left = committer.commit(left) or []
-            last_error = None
-        except Exception as error:
-            last_error = error
-        if not left:
-            return
-    raise CommitFailedError(
-        f"{len(left)} committables could not be committed in {retries + 1} tries; they stay in the checkpoint and are "
-        f"committed after the restart. Last error: {last_error!r}"
-    ) from last_error
+def _commit(committer: Any, committables: list[Any], retries: int, backoff_ms: float) -> None:
+    left, last_error = commit_with_retries(committer, committables, retries, backoff_ms)
+    if left:
+        raise CommitFailedError(
+            f"{len(left)} committables could not be committed in {retries + 1} tries; they stay in the checkpoint and "
+            f"are committed after the restart. Last error: {last_error!r}"
+        ) from last_error
 
 
 class _InvokeContext(SinkFunction.Context):

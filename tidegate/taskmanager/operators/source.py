@@ -13,8 +13,11 @@ from tidegate.contracts.connectors import SourceContext, SourceSplit, SplitReade
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SourceSpec
 from tidegate.network.elements import MAX_WATERMARK
-from tidegate.taskmanager.operators.base import Operator, OperatorContext, bind
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import Operator, bind
+from tidegate.taskmanager.operators.batch_mode import ReadsInOrder
 from tidegate.taskmanager.operators.timestamps import whole_timestamps
+from tidegate.taskmanager.runtime_context import OperatorRuntimeContext
 from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
 
 _IDLE_POLL_MS = 10.0  # when a reader does not say when to ask again
@@ -33,7 +36,7 @@ class _OpenSplit:
         self.time = time
 
 
-class SourceOperator(Operator):
+class SourceOperator(Operator, ReadsInOrder):
     STATE_NAME = "tidegate.source.splits"
 
     def __init__(self, context: OperatorContext) -> None:
@@ -52,7 +55,7 @@ class SourceOperator(Operator):
         self._idle = False  # what was sent on last
         assigner = getattr(spec.watermark_strategy, "timestamp_assigner", None)
         self._extract = None if assigner is None else bind(assigner, "extract_timestamp")
-        self.in_order = False  # read each split to its end before the next one
+        self._in_order = False  # read each split to its end before the next one
         self.finished = False  # every split was read to its end
         self.wake_at_ms: float | None = None  # after an empty poll: when to poll again
 
@@ -64,8 +67,6 @@ class SourceOperator(Operator):
             mine: list[Any] = [(s, None, False, None) for s in (self._all_splits or ())[c.subtask :: c.parallelism]]
         else:
             mine = list(self._state.get())
-        from tidegate.taskmanager.runtime_context import OperatorRuntimeContext
-
         where = SourceContext(self.name, c.subtask, c.parallelism, c.clock)
         where.runtime_context = OperatorRuntimeContext(c)
         for split, offset, done, progress in mine:
@@ -87,7 +88,7 @@ class SourceOperator(Operator):
         for _ in range(count):
             current = self._splits[self._turn]
             reader = current.reader
-            if reader is None or not self.in_order:
+            if reader is None or not self._in_order:
                 self._turn = (self._turn + 1) % count
             if reader is None:
                 continue
@@ -102,7 +103,7 @@ class SourceOperator(Operator):
                     current.offset = reader.offset()
                     current.reader = None
                     reader.close()
-                    if self.in_order:
+                    if self._in_order:
                         self._turn = (self._turn + 1) % count
                     continue
                 wake = None if len(polled) else reader.wake_at_ms()
@@ -113,7 +114,7 @@ class SourceOperator(Operator):
                 return len(polled)
             wake = now_ms + _IDLE_POLL_MS if wake is None else wake
             self.wake_at_ms = wake if self.wake_at_ms is None else min(wake, self.wake_at_ms)
-            if self.in_order:
+            if self._in_order:
                 return 0
         self.finished = self.wake_at_ms is None
         return 0
@@ -181,9 +182,10 @@ class SourceOperator(Operator):
         if self.context.restored_checkpoint is not None:
             self.output_status(self._idle)
 
+    def read_in_order(self) -> None:
+        self._in_order = True
+
     def announce_reached(self) -> None:
-        """Instead of `finish`, for a job that others go on from: all that the splits held was read, so time is where
-        the furthest of them has come to."""
         for split in self._splits:
             split.time.on_periodic()
         reached = max((split.time.reached for split in self._splits), default=self.current_watermark)

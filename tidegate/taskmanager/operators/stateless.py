@@ -10,8 +10,10 @@ from itertools import compress, repeat
 from typing import Any
 
 from tidegate.contracts.batches import RecordBatch
-from tidegate.taskmanager.operators.base import FunctionOperator, OperatorContext, bind
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import FunctionOperator, bind
 from tidegate.taskmanager.operators.results import emit_results
+from tidegate.taskmanager.runtime_context import ElementContext
 
 
 class MapOperator(FunctionOperator):
@@ -88,8 +90,6 @@ class ProcessOperator(FunctionOperator):
         self._process = bind(self.function, "process_element")
 
     def open(self) -> None:
-        from tidegate.taskmanager.runtime_context import ElementContext
-
         super().open()
         self._element = ElementContext(self)
 

@@ -11,7 +11,8 @@ from tidegate.common.value_conversion import shorten
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
-from tidegate.taskmanager.operators.base import Operator, OperatorContext, last_taken
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import Operator, last_taken
 from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
 
 

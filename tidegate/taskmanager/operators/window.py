@@ -6,9 +6,10 @@ Two common cases have operators of their own, with the same results and less wor
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, InternalError
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.functions import ProcessAllWindowFunction, ProcessWindowFunction, RuntimeContext
 from tidegate.contracts.window import (
@@ -27,7 +28,8 @@ from tidegate.contracts.window import (
 )
 from tidegate.graph.operator_specs import WindowSpec
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
-from tidegate.taskmanager.operators.base import Operator, OperatorContext
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, called_by_runtime
 from tidegate.taskmanager.operators.window_contents import make_contents
 from tidegate.taskmanager.operators.window_merging import MergingWindowSet
@@ -42,7 +44,8 @@ _CONTINUE = TriggerResult.CONTINUE
 def make_window_operator(context: OperatorContext) -> Operator:
     """The operator for a WindowSpec. The choice depends on the spec only: the state is laid out by it."""
     spec = context.node.spec
-    assert isinstance(spec, WindowSpec)
+    if not isinstance(spec, WindowSpec):
+        raise InternalError("a window operator needs a WindowSpec")
     assigner = type(spec.assigner)
     at_the_end = type(spec.trigger) is (EventTimeTrigger if spec.assigner.is_event_time() else ProcessingTimeTrigger)
     if at_the_end and spec.kind != "elements":
@@ -83,7 +86,7 @@ class WindowOperator(BaseWindowOperator):
     def process(self, batch: RecordBatch) -> None:
         backend, select = self.backend, self.selectors[0]
         assign, context = self.assigner.assign_windows, self._assigner_context
-        add = self._add if self._merging is None else self._add_merging
+        add = self._add if self._merging is None else partial(self._add_merging, self._merging)
         event_time, lateness, watermark = self.event_time, self.lateness, self.current_watermark
         self.check_key(select, batch.values[0])
         stamps = self.timestamps_of(batch) if event_time else batch.timestamps
@@ -121,9 +124,8 @@ class WindowOperator(BaseWindowOperator):
             self._register_clean_up(window)
         return taken
 
-    def _add_merging(self, value: Any, stamp: int, windows: Any) -> bool:
-        backend, context, merging = self.backend, self._trigger_context, self._merging
-        assert merging is not None
+    def _add_merging(self, merging: MergingWindowSet, value: Any, stamp: int, windows: Any) -> bool:
+        backend, context = self.backend, self._trigger_context
         merging.load()
         taken = False
         for assigned in windows:

@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tidegate.common.errors import ConfigurationError, SnapshotError, check_internal
+from tidegate.common.errors import ConfigurationError, InternalError, SnapshotError
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.functions import (
     AllWindowFunction,
@@ -25,7 +25,8 @@ from tidegate.contracts.state import StateDescriptor
 from tidegate.contracts.window import MergingWindowAssigner, Window
 from tidegate.graph.operator_specs import WindowSpec
 from tidegate.taskmanager.checked_states import CheckedStates
-from tidegate.taskmanager.operators.base import OperatorContext, bind
+from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.base import bind
 from tidegate.taskmanager.operators.keyed import KeyedOperator
 from tidegate.taskmanager.operators.results import emit_results
 
@@ -43,8 +44,8 @@ class BaseWindowOperator(KeyedOperator):
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
         spec = context.node.spec
-        check_internal(isinstance(spec, WindowSpec), f"{type(self).__name__} needs a WindowSpec")
-        assert isinstance(spec, WindowSpec)
+        if not isinstance(spec, WindowSpec):
+            raise InternalError(f"{type(self).__name__} needs a WindowSpec")
         self.spec = spec
         self.assigner = spec.assigner
         self.event_time: bool = spec.assigner.is_event_time()

@@ -19,7 +19,7 @@ from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.window import TimeWindow
 from tidegate.state.table import StateTable
 from tidegate.storage.handles import KeyedStateInfo
-from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggregation_calls, called_by_runtime
 
 Span = tuple[int, int]

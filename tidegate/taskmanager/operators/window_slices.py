@@ -20,7 +20,7 @@ from tidegate.contracts.state import MapStateDescriptor
 from tidegate.contracts.window import TimeWindow
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.state.serialization import dumps, loads
-from tidegate.taskmanager.operators.base import OperatorContext
+from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.merge_check import MergeCheck
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggregation_calls, called_by_runtime
 from tidegate.taskmanager.timers import OperatorTimers, Timer

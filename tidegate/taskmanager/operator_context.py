@@ -1,0 +1,55 @@
+"""What an operator is given: its place in the job, its state, and what it may ask from whoever runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.common.accumulators import Accumulator
+from tidegate.common.ids import CheckpointId
+from tidegate.common.metrics import MetricGroup
+from tidegate.graph.job_graph import OperatorNode
+from tidegate.graph.task_place import TaskPlace
+from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.operator_state import OperatorStateBackend
+from tidegate.taskmanager.deployment import RuntimeSettings
+from tidegate.taskmanager.services import OperatorServices
+
+
+@dataclass(frozen=True)
+class OperatorStates:
+    """The state of one operator in one subtask, restored if there is anything to restore."""
+
+    keyed: KeyedStateBackend | None  # of operators on keyed streams
+    operator_state: OperatorStateBackend
+    restored_checkpoint: CheckpointId | None  # None: the operator starts afresh
+
+
+class OperatorContext:
+    """Everything an operator may know of and ask from its place in the job."""
+
+    def __init__(
+        self,
+        node: OperatorNode,
+        place: TaskPlace,
+        services: OperatorServices,
+        states: OperatorStates,
+        settings: RuntimeSettings,
+    ) -> None:
+        self.node = node
+        self.job_id = place.job_id
+        self.task_name = place.vertex.name
+        self.subtask = place.subtask
+        self.parallelism = place.vertex.parallelism
+        self.max_parallelism = place.vertex.max_parallelism
+        self.attempt = place.attempt
+        self.clock = services.clock
+        self.run_async = services.run_async
+        self.run_coroutine = services.run_coroutine
+        self.results = services.results
+        self.keyed = states.keyed
+        self.operator_state = states.operator_state
+        self.restored_checkpoint = states.restored_checkpoint
+        self.settings = settings
+        self.metrics = MetricGroup((node.name, str(place.subtask)))  # of the user's function
+        self.accumulators: dict[str, Accumulator] = {}  # likewise
+        self.sink_owner: str | None = None  # under which sinks name what they write; None: the operator's id
