@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from tests.simulation import end_checks, outside_world, verify
 from tests.simulation.faults import FaultPlan
@@ -23,12 +23,14 @@ from tests.simulation.sim_slot import LOST, AsyncWork, Life, SimSlot, check_cred
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.network.wire import Frame
 from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
+    DeleteClaimed,
     DeleteOrphans,
     DeleteSavepoint,
     DeleteState,
@@ -62,7 +64,7 @@ MAX_SIMULATED_MS = 120_000.0
 _RANDOM_NAME = re.compile(r"-[0-9a-f]{12}(?=\.state)")  # in the names of state files: differs from run to run
 
 
-class Simulation:
+class Simulation(InstructionCarrier):
     """`run` returns when the job has ended and everything was checked, or raises BrokenPromise (or InternalError)."""
 
     def __init__(self, scenario: Scenario, trace: bool = False) -> None:
@@ -131,7 +133,7 @@ class Simulation:
     def run(self) -> Simulation:
         outside_world.enter(self.world)
         try:
-            self._carry_out(self.master.start(self.clock.now_ms()))
+            self.carry_out(self.master.start(self.clock.now_ms()))
             while self.ended is None or self._goes_on():
                 self.steps += 1
                 if self.steps > MAX_STEPS:
@@ -259,7 +261,7 @@ class Simulation:
             deadline = self.master.next_deadline()
             if deadline is None or deadline > self.clock.now_ms():
                 return
-            self._carry_out(self.master.on_tick(self.clock.now_ms()))
+            self.carry_out(self.master.on_tick(self.clock.now_ms()))
 
     def _live(self) -> list[SimSlot]:
         return [s for s in self.processes.values() if s.life is Life.ALIVE]
@@ -273,37 +275,55 @@ class Simulation:
             self.trace(f"JM <- {type(message).__name__} of attempt {message.attempt}")
         if isinstance(message, DeclineCheckpoint):
             self.faults.check_decline(message)
-        self._carry_out(self.master.on_message(message, self.clock.now_ms()))
+        self.carry_out(self.master.on_message(message, self.clock.now_ms()))
         self._tick_if_due()
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Send(_, message, incarnation):
-                    self._observe(message)
-                    process = self.processes.get(incarnation)
-                    if process is not None and process.life is Life.ALIVE:
-                        process.down.push(encode(message))
-                case SubmitGang(attempt, slots):
-                    self._submit(attempt, slots)
-                case CancelGang(attempt):
-                    self.later(f"Spark cancels attempt {attempt}", partial(self._kill, self.gangs[attempt]))
-                case WriteMetadata() | DeleteState() | DeleteOrphans() | DeleteSavepoint():
-                    self.helper.push(instruction)
-                case CheckpointRequestDone(request_id, checkpoint_id, error, target):
-                    self.requests[request_id] += 1
-                    if error is None and checkpoint_id is not None and target and self.restarts is not None:
-                        self.restarts.on_saved(request_id, checkpoint_id, target)
-                    elif error is None and checkpoint_id is not None:
-                        self.faults.request_done(request_id, checkpoint_id)
-                case DeliverResults():
-                    self._deliver_results(instruction)
-                case StatusChanged(status):
-                    self.trace(f"job is {status.name}")
-                case JobEnded():
-                    self.ended = instruction
-                case Log(_, text):
-                    self.trace(f"JM: {text}")
+    def send(self, instruction: Send) -> None:
+        self._observe(instruction.message)
+        process = self.processes.get(instruction.incarnation)
+        if process is not None and process.life is Life.ALIVE:
+            process.down.push(encode(instruction.message))
+
+    def submit_gang(self, instruction: SubmitGang) -> None:
+        self._submit(instruction.attempt, instruction.num_slots)
+
+    def cancel_gang(self, instruction: CancelGang) -> None:
+        attempt = instruction.attempt
+        self.later(f"Spark cancels attempt {attempt}", partial(self._kill, self.gangs[attempt]))
+
+    def write_metadata(self, instruction: WriteMetadata) -> None:
+        self.helper.push(instruction)
+
+    def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
+        self.helper.push(instruction)
+
+    def delete_state(self, instruction: DeleteState) -> None:
+        self.helper.push(instruction)
+
+    def delete_orphans(self, instruction: DeleteOrphans) -> None:
+        self.helper.push(instruction)
+
+    def delete_claimed(self, instruction: DeleteClaimed) -> None:
+        raise BrokenPromise(f"a checkpoint of another job was claimed, but there is none: {instruction}")
+
+    def request_done(self, instruction: CheckpointRequestDone) -> None:
+        request_id, checkpoint_id = instruction.request_id, instruction.checkpoint_id
+        self.requests[request_id] += 1
+        if instruction.error is not None or checkpoint_id is None:
+            return
+        if instruction.target and self.restarts is not None:
+            self.restarts.on_saved(request_id, checkpoint_id, instruction.target)
+        else:
+            self.faults.request_done(request_id, checkpoint_id)
+
+    def status_changed(self, instruction: StatusChanged) -> None:
+        self.trace(f"job is {instruction.status.name}")
+
+    def job_ended(self, instruction: JobEnded) -> None:
+        self.ended = instruction
+
+    def log(self, instruction: Log) -> None:
+        self.trace(f"JM: {instruction.text}")
 
     def _observe(self, message: Any) -> None:
         if isinstance(message, NotifyCheckpointComplete):
@@ -317,7 +337,7 @@ class Simulation:
         elif isinstance(message, Deploy) and message.restore:
             self.restored.add(message.attempt)
 
-    def _help(self, instruction: Instruction) -> None:
+    def _help(self, instruction: WriteMetadata | DeleteSavepoint | DeleteState | DeleteOrphans) -> None:
         """The JobManager's helper thread."""
         assert self.storage is not None
         if isinstance(instruction, WriteMetadata):
@@ -347,13 +367,15 @@ class Simulation:
         elif isinstance(instruction, DeleteOrphans):
             self.storage.delete_orphans()
             end_checks.check_retained(self)
+        else:
+            assert_never(instruction)
 
     def _master_event(self, event: Callable[[float], list[Instruction]]) -> None:
         if self.ended is None:
-            self._carry_out(event(self.clock.now_ms()))
+            self.carry_out(event(self.clock.now_ms()))
             self._tick_if_due()
 
-    def _deliver_results(self, chunk: DeliverResults) -> None:
+    def deliver_results(self, chunk: DeliverResults) -> None:
         name = next(
             node.name.removeprefix("Sink: ")
             for vertex in self.graph.vertices
@@ -427,7 +449,7 @@ class Simulation:
         self.faults.on_new_driver()
         self.trace(f"the user starts the job again from checkpoint {latest}")
         self.master = self._new_master(initial)
-        self._carry_out(self.master.start(self.clock.now_ms()))
+        self.carry_out(self.master.start(self.clock.now_ms()))
 
     def leave(self, slot: SimSlot) -> None:
         if slot.life is Life.ALIVE:

@@ -13,6 +13,8 @@ order of a healthy attempt::
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex, VertexId
@@ -91,18 +93,33 @@ class TaskFailed(Message, frozen=True):
     failure: FailureInfo
 
 
-class AckCheckpoint(Message, frozen=True):
+class FaultToleranceMessage(Message, frozen=True):
+    """Base of what a slot tells the job's model of fault tolerance: the JobMaster hands it on unread."""
+
+
+class AckCheckpoint(FaultToleranceMessage, frozen=True):
     """The task's part of the checkpoint is durable."""
 
     checkpoint_id: CheckpointId
     snapshot: TaskSnapshot
 
 
-class DeclineCheckpoint(Message, frozen=True):
+class DeclineReason(enum.Enum):
+    """Why a task cannot give its part of a checkpoint."""
+
+    SNAPSHOT_FAILED = "snapshot failed"  # a function or the state backend raised while the state was frozen
+    WRITE_FAILED = "write failed"  # the storage did not take what was frozen
+    STATE_TOO_LARGE = "state too large"  # the storage keeps state in memory and refuses this much of it
+    SUPERSEDED = "superseded"  # a barrier of a newer checkpoint came before all barriers of this one were here
+
+
+class DeclineCheckpoint(FaultToleranceMessage, frozen=True):
+    """The task will not acknowledge this checkpoint: it cannot become complete."""
+
     checkpoint_id: CheckpointId
     vertex: VertexId
     subtask: SubtaskIndex
-    reason: str  # a name in jobmanager.checkpoint_failure.CheckpointFailureReason
+    reason: DeclineReason
     detail: str = ""
 
 

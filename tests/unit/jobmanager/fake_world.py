@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,15 +19,21 @@ from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex, SubtaskI
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
+from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import FailureRate, FixedDelay, RestartStrategy
 from tidegate.protocol.instructions import (
     CancelGang,
+    CheckpointRequestDone,
+    DeleteClaimed,
     DeleteOrphans,
+    DeleteSavepoint,
     DeleteState,
+    DeliverResults,
     Instruction,
     JobEnded,
+    Log,
     Send,
     StatusChanged,
     SubmitGang,
@@ -36,6 +42,7 @@ from tidegate.protocol.instructions import (
 from tidegate.protocol.messages import (
     AckCheckpoint,
     DeclineCheckpoint,
+    DeclineReason,
     Deploy,
     FailureInfo,
     Finish,
@@ -78,7 +85,7 @@ class Slot:
     at_end: set[Task] = field(default_factory=set)
 
 
-class World:
+class World(InstructionCarrier):
     """`run()` plays one schedule and raises when something is wrong."""
 
     def __init__(self, seed: int) -> None:
@@ -146,34 +153,48 @@ class World:
         self.check_end()
 
     # ------------------------------------------------------------ the host
-    def carry_out(self, instructions: list[Instruction]) -> None:
+    def carry_out(self, instructions: Iterable[Instruction]) -> None:
         self.master.check_invariants()
-        for instruction in instructions:
-            if isinstance(instruction, SubmitGang):
-                self.submit(instruction)
-            elif isinstance(instruction, CancelGang):
-                for slot in self.gang(instruction.attempt):
-                    self.later(self.delay(), lambda slot=slot: self.leave(slot))
-            elif isinstance(instruction, Send):
-                self.send(instruction)
-            elif isinstance(instruction, WriteMetadata):
-                self.later(self.delay(), lambda i=instruction: self.write_metadata(i))
-            elif isinstance(instruction, DeleteState):
-                self.disk -= set(instruction.files)
-                for directory in instruction.directories:
-                    self.disk = {path for path in self.disk if not path.startswith(directory + "/")}
-            elif isinstance(instruction, DeleteOrphans):
-                self.delete_orphans()
-            elif isinstance(instruction, StatusChanged):
-                self.statuses.append(instruction.status)
-            elif isinstance(instruction, JobEnded):
-                assert self.ended is None
-                self.ended = instruction
+        super().carry_out(instructions)
+
+    def cancel_gang(self, instruction: CancelGang) -> None:
+        for slot in self.gang(instruction.attempt):
+            self.later(self.delay(), lambda slot=slot: self.leave(slot))
+
+    def write_metadata(self, instruction: WriteMetadata) -> None:
+        self.later(self.delay(), lambda: self.metadata_written(instruction))
+
+    def delete_state(self, instruction: DeleteState) -> None:
+        self.disk -= set(instruction.files)
+        for directory in instruction.directories:
+            self.disk = {path for path in self.disk if not path.startswith(directory + "/")}
+
+    def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
+        raise AssertionError(f"nobody asked for a savepoint: {instruction}")
+
+    def delete_claimed(self, instruction: DeleteClaimed) -> None:
+        raise AssertionError(f"nothing was claimed: {instruction}")
+
+    def request_done(self, instruction: CheckpointRequestDone) -> None:
+        raise AssertionError(f"nobody asked for a checkpoint: {instruction}")
+
+    def deliver_results(self, instruction: DeliverResults) -> None:
+        raise AssertionError(f"nobody collects results: {instruction}")
+
+    def status_changed(self, instruction: StatusChanged) -> None:
+        self.statuses.append(instruction.status)
+
+    def job_ended(self, instruction: JobEnded) -> None:
+        assert self.ended is None
+        self.ended = instruction
+
+    def log(self, instruction: Log) -> None:
+        """Nobody reads it."""
 
     def gang(self, attempt: AttemptNumber) -> list[Slot]:
         return [slot for slot in self.slots.values() if slot.attempt == attempt]
 
-    def submit(self, instruction: SubmitGang) -> None:
+    def submit_gang(self, instruction: SubmitGang) -> None:
         assert instruction.attempt not in {slot.attempt for slot in self.slots.values()}
         self.all_at_end_before = None
         for index in range(instruction.num_slots):
@@ -207,7 +228,7 @@ class World:
             self.tell(slot, SlotHeartbeat(attempt=slot.attempt, slot=slot.index))
             self.later(100, lambda: self.heartbeat(slot))
 
-    def write_metadata(self, instruction: WriteMetadata) -> None:
+    def metadata_written(self, instruction: WriteMetadata) -> None:
         metadata = instruction.metadata
         error = "disk full" if self.fault() else None
         if error is None:
@@ -216,7 +237,7 @@ class World:
         answer = self.master.on_metadata_written
         self.carry_out(answer(instruction.attempt, metadata.checkpoint_id, error, self.now))
 
-    def delete_orphans(self) -> None:
+    def delete_orphans(self, instruction: DeleteOrphans) -> None:
         complete = {n for n in self.written if f"chk-{n}/_metadata" in self.disk}
         needed = {f"chk-{n}/_metadata" for n in complete}
         for n in complete:
@@ -321,7 +342,7 @@ class World:
             return
         vertex, subtask = task
         if self.fault():
-            reason = self.rng.choice(["WRITE_FAILED", "SUPERSEDED", "TASK_NOT_READY"])
+            reason = self.rng.choice(list(DeclineReason))
             decline = DeclineCheckpoint(
                 attempt=slot.attempt, checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask, reason=reason
             )

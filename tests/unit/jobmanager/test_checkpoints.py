@@ -42,6 +42,7 @@ from tidegate.protocol.instructions import (
 )
 from tidegate.protocol.messages import (
     DeclineCheckpoint,
+    DeclineReason,
     Deploy,
     Finish,
     NotifyCheckpointAborted,
@@ -63,7 +64,12 @@ def triggered(out: list[Instruction]) -> list[int]:
     return [m.barrier.checkpoint_id for slot, m in Driver.sent(TriggerCheckpoint, out) if slot == 0]
 
 
-def decline(driver: Driver, checkpoint_id: int, reason: str = "WRITE_FAILED", detail: str = "disk full") -> list[Any]:
+def decline(
+    driver: Driver,
+    checkpoint_id: int,
+    reason: DeclineReason = DeclineReason.WRITE_FAILED,
+    detail: str = "disk full",
+) -> list[Any]:
     message = DeclineCheckpoint(
         attempt=driver.attempt,
         checkpoint_id=CheckpointId(checkpoint_id),
@@ -286,20 +292,16 @@ def test_a_new_attempt_starts_the_count_anew() -> None:
     assert [f.failure.summary for f in driver.master.failures] == ["boom"] * 3
 
 
-@pytest.mark.parametrize("reason", [r for r in CheckpointFailureReason if not r.counts])
-def test_failures_that_are_nobodys_fault_are_not_counted(reason: CheckpointFailureReason) -> None:
+@pytest.mark.parametrize("reason", DeclineReason)
+def test_only_failures_that_are_somebodys_fault_are_counted(reason: DeclineReason) -> None:
     driver = running()
     for n in range(1, 5):
-        driver.wait(1_000)
-        decline(driver, n, reason.name)
-    assert driver.master.status is JobStatus.RUNNING
-
-
-def test_an_unknown_reason_counts_as_declined() -> None:
-    driver = running()
-    driver.wait(1_000)
-    decline(driver, 1, "NO_SUCH_REASON")
-    assert driver.master.status is JobStatus.FAILING
+        if driver.master.status is JobStatus.RUNNING:
+            driver.wait(1_000)
+            decline(driver, n, reason)
+    counted = CheckpointFailureReason.of_decline(reason).counts
+    assert counted == (reason is not DeclineReason.SUPERSEDED)
+    assert driver.master.status is (JobStatus.FAILING if counted else JobStatus.RUNNING)
 
 
 def test_a_failed_attempt_triggers_nothing_more() -> None:

@@ -16,6 +16,7 @@ from tidegate.network.elements import Alignment
 from tidegate.protocol.instructions import CheckpointRequestDone, DeleteSavepoint, Instruction, WriteMetadata
 from tidegate.protocol.messages import (
     DeclineCheckpoint,
+    DeclineReason,
     DrainSources,
     Finish,
     NotifyCheckpointAborted,
@@ -45,7 +46,7 @@ def decline(driver: Driver, checkpoint_id: int) -> list[Instruction]:
             checkpoint_id=CheckpointId(checkpoint_id),
             vertex=VertexId(0),
             subtask=SubtaskIndex(0),
-            reason="WRITE_FAILED",
+            reason=DeclineReason.WRITE_FAILED,
             detail="the disk is full",
         )
     )

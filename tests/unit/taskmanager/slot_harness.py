@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,18 +24,22 @@ import msgspec
 
 from tests.coroutines import Coroutines
 from tidegate.common.configuration import Configuration
+from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.datastream import StreamExecutionEnvironment
+from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.splits import make_splits
+from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
     DeleteClaimed,
     DeleteOrphans,
+    DeleteSavepoint,
     DeleteState,
     DeliverResults,
     Instruction,
@@ -204,7 +208,7 @@ class HarnessSlot:
             return True
 
 
-class InProcessJob:
+class InProcessJob(InstructionCarrier):
     """See the module's docstring. `gang` of the current attempt is in `slots`."""
 
     def __init__(self, env: StreamExecutionEnvironment) -> None:
@@ -224,7 +228,7 @@ class InProcessJob:
         self._exited: set[AttemptNumber] = set()
 
     def __enter__(self) -> InProcessJob:
-        self._carry_out(self.master.start(self.clock.now))
+        self.carry_out(self.master.start(self.clock.now))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -241,7 +245,7 @@ class InProcessJob:
             while self.to_master and self.ended is None:
                 message = self.to_master.popleft()
                 self.received.append(message)
-                self._carry_out(self.master.on_message(message, self.clock.now))  # type: ignore[arg-type]
+                self.carry_out(self.master.on_message(message, self.clock.now))  # type: ignore[arg-type]
             for slot in self.slots:
                 moved = slot.step() or moved
             self._report_exit()
@@ -269,7 +273,7 @@ class InProcessJob:
                 if slot.working:
                     slot.send_to_master(slot.heartbeat())
             self.run()
-            self._carry_out(self.master.on_tick(self.clock.now))
+            self.carry_out(self.master.on_tick(self.clock.now))
             self.run()
             if self.clock.now >= until:
                 return self
@@ -285,7 +289,7 @@ class InProcessJob:
         raise AssertionError(f"the job has not ended within {within_ms} ms: {self.master.status}")
 
     def cancel(self) -> InProcessJob:
-        self._carry_out(self.master.on_cancel(self.clock.now))
+        self.carry_out(self.master.on_cancel(self.clock.now))
         return self.run()
 
     def savepoint(self, target: Path | str, request_id: int = 1) -> InProcessJob:
@@ -295,7 +299,7 @@ class InProcessJob:
         return self.do(lambda now: self.master.on_stop_request(request_id, drain, str(target), now))
 
     def do(self, event: Callable[[float], list[Instruction]]) -> InProcessJob:
-        self._carry_out(event(self.clock.now))
+        self.carry_out(event(self.clock.now))
         return self
 
     def answer(self, request_id: int = 1) -> CheckpointRequestDone | None:
@@ -322,8 +326,13 @@ class InProcessJob:
     @property
     def completed(self) -> list[int]:
         """Checkpoints of the job, oldest first, that are complete and kept."""
-        assert self.master.coordinator is not None
-        return [c.checkpoint_id for c in self.master.coordinator.store.checkpoints]
+        return [c.checkpoint_id for c in self.coordinator.store.checkpoints]
+
+    @property
+    def coordinator(self) -> CheckpointCoordinator:
+        found = self.master.coordinator
+        assert found is not None
+        return found
 
     @property
     def logged(self) -> str:
@@ -334,61 +343,82 @@ class InProcessJob:
         return self.master.failures[-1].failure.summary
 
     # ------------------------------------------------------------ the host
-    def _carry_out(self, instructions: list[Instruction]) -> None:
+    def carry_out(self, instructions: Iterable[Instruction]) -> None:
         self.master.check_invariants()
-        storage = self.prepared.storage
         for instruction in instructions:
             self.instructions.append(instruction)
-            match instruction:
-                case SubmitGang(attempt, slots):
-                    self.slots = [HarnessSlot(self, attempt, SlotIndex(i)) for i in range(slots)]
-                    for slot in self.slots:
-                        register = Register(
-                            attempt=attempt,
-                            slot=slot.slot,
-                            data_address=f"slot {slot.slot}",
-                            host="here",
-                            pid=100 + slot.slot,
-                            incarnation=slot.incarnation,
-                        )
-                        slot.send_to_master(register)
-                case CancelGang():
-                    for slot in self.slots:
-                        slot.leave()
-                case Send(index, message, incarnation):
-                    found = self.slots[index]
-                    if found.incarnation == incarnation:
-                        found.on_message(decode_from_master(encode(message)))
-                case WriteMetadata(attempt, metadata, target):
-                    assert storage is not None
-                    error: str | None = None
-                    try:
-                        if target:
-                            write_savepoint_metadata(storage.worker_storage().savepoint_files(target), metadata)
-                        else:
-                            storage.write_metadata(metadata)
-                    except Exception as failure:
-                        error = str(failure)
-                    n = metadata.checkpoint_id
-                    self._carry_out(self.master.on_metadata_written(attempt, n, error, self.clock.now))
-                case DeleteState(files, directories):
-                    assert storage is not None
-                    self.problems += storage.delete(Deletion(list(files), list(directories)))
-                case DeleteOrphans():
-                    assert storage is not None
-                    self.problems += storage.delete_orphans()
-                case DeleteClaimed(root, checkpoint_id):
-                    self.problems += delete_claimed(root, checkpoint_id, self.clock.now)
-                case DeliverResults(operator_id, subtask, seq, payload):
-                    self.results += pickle.loads(payload)
-                    self._carry_out(self.master.on_results_taken(operator_id, subtask, seq, self.clock.now))
-                case JobEnded():
-                    self.ended = instruction
-                case StatusChanged() | Log() | CheckpointRequestDone():
-                    pass
+            super().carry_out([instruction])
+
+    def submit_gang(self, instruction: SubmitGang) -> None:
+        attempt = instruction.attempt
+        self.slots = [HarnessSlot(self, attempt, SlotIndex(i)) for i in range(instruction.num_slots)]
+        for slot in self.slots:
+            register = Register(
+                attempt=attempt,
+                slot=slot.slot,
+                data_address=f"slot {slot.slot}",
+                host="here",
+                pid=100 + slot.slot,
+                incarnation=slot.incarnation,
+            )
+            slot.send_to_master(register)
+
+    def cancel_gang(self, instruction: CancelGang) -> None:
+        for slot in self.slots:
+            slot.leave()
+
+    def send(self, instruction: Send) -> None:
+        found = self.slots[instruction.slot]
+        if found.incarnation == instruction.incarnation:
+            found.on_message(decode_from_master(encode(instruction.message)))
+
+    def write_metadata(self, instruction: WriteMetadata) -> None:
+        storage, metadata = self.prepared.storage, instruction.metadata
+        error: str | None = None
+        try:
+            if instruction.target:
+                write_savepoint_metadata(storage.worker_storage().savepoint_files(instruction.target), metadata)
+            else:
+                storage.write_metadata(metadata)
+        except Exception as failure:
+            error = str(failure)
+        answer = self.master.on_metadata_written
+        self.carry_out(answer(instruction.attempt, metadata.checkpoint_id, error, self.clock.now))
+
+    def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
+        try:
+            self.prepared.storage.worker_storage().savepoint_files(instruction.target).delete_directory("")
+        except SnapshotError as error:
+            self.problems.append(str(error))
+
+    def delete_state(self, instruction: DeleteState) -> None:
+        self.problems += self.prepared.storage.delete(Deletion(list(instruction.files), list(instruction.directories)))
+
+    def delete_orphans(self, instruction: DeleteOrphans) -> None:
+        self.problems += self.prepared.storage.delete_orphans()
+
+    def delete_claimed(self, instruction: DeleteClaimed) -> None:
+        self.problems += delete_claimed(instruction.root, instruction.checkpoint_id, self.clock.now)
+
+    def request_done(self, instruction: CheckpointRequestDone) -> None:
+        """See `answer`."""
+
+    def deliver_results(self, instruction: DeliverResults) -> None:
+        self.results += pickle.loads(instruction.payload)
+        taken = self.master.on_results_taken
+        self.carry_out(taken(instruction.operator_id, instruction.subtask, instruction.seq, self.clock.now))
+
+    def status_changed(self, instruction: StatusChanged) -> None:
+        """Among `instructions`."""
+
+    def job_ended(self, instruction: JobEnded) -> None:
+        self.ended = instruction
+
+    def log(self, instruction: Log) -> None:
+        """See `logged`."""
 
     def _report_exit(self) -> None:
         attempt = self.master.attempt
         if self.slots and all(s.left for s in self.slots) and attempt not in self._exited:
             self._exited.add(attempt)
-            self._carry_out(self.master.on_gang_exit(attempt, None, self.clock.now))
+            self.carry_out(self.master.on_gang_exit(attempt, None, self.clock.now))

@@ -158,6 +158,12 @@ class TestAtLeastOnce:
         assert kinds(t.reached(1, aligned(3), 0.0)) == ["Snapshot"]
         assert t._aborted == set()
 
+    def test_a_newer_one_that_is_complete_gives_up_the_older_one_that_cannot_be(self):
+        t = BarrierTracker(2)
+        t.reached(0, aligned(1), 0.0)
+        t.reached(0, aligned(2), 0.0)
+        assert t.reached(1, aligned(2), 1.0) == [Abandon(1), Snapshot(aligned(2), False, 0.0)]
+
     def test_remembers_a_bounded_number(self):
         t = BarrierTracker(2)
         for n in range(1, 200):

@@ -25,8 +25,7 @@ INTERVAL = {"execution.checkpointing.interval": "100 ms"}
 
 
 def reasons(job: InProcessJob) -> list[CheckpointFailureReason | None]:
-    assert job.master.coordinator is not None
-    return [record.reason for record in job.master.coordinator.stats.history]
+    return [record.reason for record in job.coordinator.stats.history]
 
 
 # ---------------------------------------------------------------- settings
@@ -71,8 +70,7 @@ def test_unaligned_with_at_least_once_is_ignored_and_the_user_is_warned(caplog: 
     with caplog.at_level(logging.WARNING, logger="tidegate"), InProcessJob(env) as job:
         job.advance(150)
         assert job.completed == [1]
-        assert job.master.coordinator is not None
-        assert job.master.coordinator.settings.alignment is Alignment.AT_LEAST_ONCE
+        assert job.coordinator.settings.alignment is Alignment.AT_LEAST_ONCE
     assert "execution.checkpointing.unaligned.enabled has no effect" in caplog.text
 
 

@@ -45,8 +45,7 @@ def times(job: InProcessJob) -> list[float]:
 
 
 def history(job: InProcessJob) -> list[CheckpointStatus]:
-    assert job.master.coordinator is not None
-    return [record.status for record in job.master.coordinator.stats.history]
+    return [record.status for record in job.coordinator.stats.history]
 
 
 def checkpoints_in(folder: Path) -> list[str]:
@@ -127,8 +126,7 @@ def test_max_concurrent(allowed: int) -> None:
         job.run()
         job.slots[0].held = True
         job.advance(1_000)
-        assert job.master.coordinator is not None
-        assert len(job.master.coordinator.in_progress) == len(times(job)) == allowed
+        assert len(job.coordinator.in_progress) == len(times(job)) == allowed
 
 
 @pytest.mark.parametrize("tolerable", [0, 2])
@@ -162,8 +160,7 @@ def test_checkpoints_go_on_after_some_tasks_have_finished_unless_told_otherwise(
 def test_history_size() -> None:
     with InProcessJob(counting({**checkpointing(), "tidegate.checkpoint.history-size": 3})) as job:
         job.advance(1_000)
-        assert job.master.coordinator is not None
-        assert [r.checkpoint_id for r in job.master.coordinator.stats.history] == [8, 9, 10]
+        assert [r.checkpoint_id for r in job.coordinator.stats.history] == [8, 9, 10]
 
 
 # ---------------------------------------------------------------- how they are taken
@@ -306,8 +303,7 @@ def test_max_state_size_of_the_jobmanagers_memory() -> None:
     with InProcessJob(counting(keys)) as job:
         job.advance(150)
         assert history(job) == [CheckpointStatus.FAILED]
-        assert job.master.coordinator is not None
-        assert job.master.coordinator.stats.history[0].reason is CheckpointFailureReason.STATE_TOO_LARGE
+        assert job.coordinator.stats.history[0].reason is CheckpointFailureReason.STATE_TOO_LARGE
         assert "larger than 200 bytes" in job.logged
         assert "set_checkpoint_storage_dir" in job.logged
 

@@ -92,7 +92,7 @@ def test_a_failure_loses_nothing_and_leaves_no_file_behind(tmp_path: Path, stora
         assert len({key for key, _ in job.results}) == KEYS
         job.cancel()
         assert not local_files(tmp_path)
-        coordinator = job.master.coordinator
+        coordinator = job.coordinator
         assert coordinator is not None
         referenced = set().union(*(checkpoint_files(c.metadata) for c in coordinator.store.checkpoints))
     root = tmp_path / "checkpoints" / job.graph.job_id

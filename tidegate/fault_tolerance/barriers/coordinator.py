@@ -248,7 +248,7 @@ class CheckpointCoordinator:
         if pending is not None:
             reason = CheckpointFailureReason.of_decline(decline.reason)
             task = f"{self._graph.vertices[decline.vertex].name} ({decline.subtask})"
-            self._abort(pending, reason, f"{task}: {decline.detail or decline.reason}", now_ms)
+            self._abort(pending, reason, f"{task}: {decline.detail or decline.reason.value}", now_ms)
         return self._flush(now_ms)
 
     def on_metadata_written(self, checkpoint_id: CheckpointId, error: str | None, now_ms: float) -> list[Effect]:

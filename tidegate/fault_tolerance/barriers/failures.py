@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
+from typing import assert_never
+
+from tidegate.protocol.messages import DeclineReason
 
 
 class CheckpointFailureReason(enum.Enum):
-    """(text, counts): `counts` says whether it moves the counter of tolerable failures. A slot that declines sends the
-    *name* of a member."""
+    """(text, counts): `counts` says whether it moves the counter of tolerable failures."""
 
     EXPIRED = ("it was not complete within execution.checkpointing.timeout", True)
-    DECLINED = ("a task declined it", True)
     SNAPSHOT_FAILED = ("a task could not take its snapshot", True)
     WRITE_FAILED = ("a task could not write its snapshot", True)
     STATE_TOO_LARGE = ("a snapshot is larger than the checkpoint storage takes", True)
@@ -18,8 +19,6 @@ class CheckpointFailureReason(enum.Enum):
     BASE_GONE = ("a task built on files that do not belong to a checkpoint of this job any more", True)
     SUPERSEDED = ("a barrier of a newer checkpoint overtook it at a task", False)
     SUBSUMED = ("a newer checkpoint was completed before it", False)
-    TASK_NOT_READY = ("a task was not ready for it", False)
-    TASK_CLOSING = ("a task was closing", False)
     ATTEMPT_OVER = ("the attempt that it belonged to is over", False)
     JOB_ENDING = ("the job has come to its end", False)
 
@@ -28,9 +27,19 @@ class CheckpointFailureReason(enum.Enum):
         self.counts = counts
 
     @classmethod
-    def of_decline(cls, name: str) -> CheckpointFailureReason:
-        """The reason that a slot named; DECLINED for a name that is not in the list."""
-        return cls.__members__.get(name, cls.DECLINED)
+    def of_decline(cls, reason: DeclineReason) -> CheckpointFailureReason:
+        """What the reason that a task gave means for the checkpoint."""
+        match reason:
+            case DeclineReason.SNAPSHOT_FAILED:
+                return cls.SNAPSHOT_FAILED
+            case DeclineReason.WRITE_FAILED:
+                return cls.WRITE_FAILED
+            case DeclineReason.STATE_TOO_LARGE:
+                return cls.STATE_TOO_LARGE
+            case DeclineReason.SUPERSEDED:
+                return cls.SUPERSEDED
+            case _:
+                assert_never(reason)
 
 
 class Tolerance(enum.Enum):

@@ -72,7 +72,7 @@ class InputsComplete:
 
 @dataclass(frozen=True)
 class Abandon:
-    """The checkpoint cannot complete here (a newer one has come): forget what was collected for it."""
+    """The checkpoint cannot complete here (a newer one has come): decline it, forget what was collected for it."""
 
     checkpoint_id: CheckpointId
 
@@ -130,8 +130,9 @@ class BarrierTracker:
             while len(self._seen) > self.MAX_TRACKED:
                 self._forget_up_to(min(self._seen))
             return []
+        overtaken = [Abandon(older) for older in self._seen if older < n]
         self._forget_up_to(n)
-        return [Snapshot(barrier, unaligned=False, first_arrival_ms=first)]
+        return [*overtaken, Snapshot(barrier, unaligned=False, first_arrival_ms=first)]
 
     def aborted(self, checkpoint_id: CheckpointId) -> list[Action]:
         self._seen.pop(checkpoint_id, None)

@@ -18,6 +18,7 @@ from tidegate.network.elements import Alignment, CheckpointBarrier
 from tidegate.protocol.messages import (
     AckCheckpoint,
     DeclineCheckpoint,
+    DeclineReason,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     TriggerCheckpoint,
@@ -31,8 +32,7 @@ from tidegate.storage.writers import StateTooLargeError
 class BarrierTaskSide(TaskSide):
     """A task without inputs is a source: the coordinator's trigger is its barrier. All others have a handler.
 
-    Every snapshot that was begun is acknowledged or declined, or given up when the coordinator says so or when a newer
-    checkpoint makes it impossible."""
+    Every snapshot that was begun is acknowledged or declined, or given up when the coordinator says so."""
 
     def __init__(
         self, port: TaskPort, storage: WorkerStorage, exactly_once: bool, trace: Callable[[str], None] | None
@@ -142,6 +142,8 @@ class BarrierTaskSide(TaskSide):
                         self._write_if_ready(complete)
                 case handlers.Abandon(checkpoint_id):
                     self._forget(checkpoint_id)
+                    detail = f"{self._port.place.name}: a barrier of a newer checkpoint has come"
+                    self._decline(checkpoint_id, DeclineReason.SUPERSEDED, detail)
                 case _:
                     assert_never(action)
         self._note_alignment()
@@ -187,7 +189,7 @@ class BarrierTaskSide(TaskSide):
         self._trace(f"snapshot {n} ({kind}, waited {checkpoint.alignment_ms:.1f} ms){sent}")
         if error is not None:
             self._stop_recording()
-            self._decline(n, "SNAPSHOT_FAILED", port.explain(error))
+            self._decline(n, DeclineReason.SNAPSHOT_FAILED, port.explain(error))
             return
         self._checkpoints[n] = checkpoint
         self._write_if_ready(checkpoint)
@@ -218,13 +220,14 @@ class BarrierTaskSide(TaskSide):
     def _written(self, n: CheckpointId, snapshot: TaskSnapshot, error: BaseException | None) -> None:
         port = self._port
         if error is not None:
-            reason = "STATE_TOO_LARGE" if isinstance(error, StateTooLargeError) else "WRITE_FAILED"
+            too_large = isinstance(error, StateTooLargeError)
+            reason = DeclineReason.STATE_TOO_LARGE if too_large else DeclineReason.WRITE_FAILED
             self._decline(n, reason, f"{port.place.name}: {port.explain(error)}")
             return
         # Acknowledged also when it was aborted meanwhile: the coordinator then knows what to delete.
         port.send(AckCheckpoint(attempt=port.place.attempt, checkpoint_id=n, snapshot=snapshot))
 
-    def _decline(self, n: CheckpointId, reason: str, detail: str) -> None:
+    def _decline(self, n: CheckpointId, reason: DeclineReason, detail: str) -> None:
         place = self._port.place
         self._port.send(
             DeclineCheckpoint(

@@ -18,9 +18,10 @@ from typing import Any
 import zmq
 from pyspark.sql import SparkSession
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
+from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.instructions import (
@@ -69,7 +70,7 @@ class RestSettings:
     port: int = 0  # 0: any free one
 
 
-class JobManager:
+class JobManager(InstructionCarrier):
     """Runs one job. `start` returns at once; the client learns of the end."""
 
     def __init__(
@@ -96,7 +97,6 @@ class JobManager:
         self._events: deque[Callable[[float], list[Instruction]]] = deque()
         self._waker = Waker()
         self._gangs: dict[AttemptNumber, SparkGang] = {}
-        self._live_gangs = 0  # submitted, exit not yet reported
         self._keys = JobKeys.generate()
         self._ended: JobEnded | None = None
         self._thread = threading.Thread(target=self._run, name=f"tidegate-jobmanager-{job_id}", daemon=True)
@@ -154,7 +154,7 @@ class JobManager:
     # ------------------------------------------------------------ the thread
     def _run(self) -> None:
         try:
-            self._carry_out(self._master.start(self._clock.now_ms()))
+            self.carry_out(self._master.start(self._clock.now_ms()))
             self._loop()
         except BaseException as error:
             log.exception("the JobManager of job %s failed", self._job_id)
@@ -192,11 +192,11 @@ class JobManager:
                         self._waker.clear()
             self._receive()
             while self._events and self._ended is None:
-                self._carry_out(self._events.popleft()(self._clock.now_ms()))
+                self.carry_out(self._events.popleft()(self._clock.now_ms()))
             now = self._clock.now_ms()
             deadline = self._master.next_deadline()
             if deadline is not None and deadline <= now:
-                self._carry_out(self._master.on_tick(now))
+                self.carry_out(self._master.on_tick(now))
             if self._storage is not None and now >= next_storage_heartbeat:
                 next_storage_heartbeat = now + _STORAGE_HEARTBEAT_MS
                 self._on_helper(partial(self._storage.heartbeat, now))
@@ -207,43 +207,15 @@ class JobManager:
                 _, payload = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._carry_out(self._master.on_message(decode_from_slot(payload), self._clock.now_ms()))
+            self.carry_out(self._master.on_message(decode_from_slot(payload), self._clock.now_ms()))
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Send(_, message, incarnation):
-                    self._router.send_multipart((incarnation.encode(), encode(message)))
-                case SubmitGang(attempt, slots):
-                    self._observer.gang_submitted(attempt)
-                    self._submit(attempt, slots)
-                case CancelGang(attempt):
-                    gang = self._gangs.get(attempt)
-                    if gang is not None:
-                        threading.Thread(target=gang.cancel, daemon=True).start()
-                case WriteMetadata(attempt, metadata, target):
-                    self._write_metadata(attempt, metadata, target)
-                case DeleteSavepoint(target):
-                    self._in_order(partial(_delete_savepoint, target))
-                case DeleteState(files, directories):
-                    self._in_order(partial(_delete, Deletion(list(files), list(directories))))
-                case DeleteOrphans():
-                    self._in_order(lambda s: s.delete_orphans())
-                case DeleteClaimed(root, checkpoint_id):
-                    self._in_order(partial(_delete_claimed, root, checkpoint_id, self._clock.now_ms()))
-                case CheckpointRequestDone():
-                    self._savepoints.done(instruction)
-                case DeliverResults():
-                    self.client.deliver(instruction)
-                case StatusChanged(status):
-                    self._observer.status_changed(status, self._clock.now_ms())
-                    log.info("job %s (%s) is %s", self._job_name, self._job_id, status.name)
-                case JobEnded():
-                    self._ended = instruction
-                case Log(level, text):
-                    log.log(level, "job %s: %s", self._job_name, text)
+    # ------------------------------------------------------------ instructions of the JobMaster
+    def send(self, instruction: Send) -> None:
+        self._router.send_multipart((instruction.incarnation.encode(), encode(instruction.message)))
 
-    def _submit(self, attempt: AttemptNumber, slots: int) -> None:
+    def submit_gang(self, instruction: SubmitGang) -> None:
+        attempt = instruction.attempt
+        self._observer.gang_submitted(attempt)
         launch = SlotLaunch(
             control_address=self._address,
             keys=self._keys,
@@ -255,26 +227,65 @@ class JobManager:
         )
         gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt)
         self._gangs = {attempt: gang}
-        gang.submit(launch, slots, lambda error: self._post(lambda now: self._master.on_gang_exit(attempt, error, now)))
+        gang.submit(
+            launch,
+            instruction.num_slots,
+            lambda error: self._post(lambda now: self._master.on_gang_exit(attempt, error, now)),
+        )
 
-    def _write_metadata(self, attempt: AttemptNumber, metadata: Any, target: str) -> None:
-        storage = self._storage
-        assert storage is not None
+    def cancel_gang(self, instruction: CancelGang) -> None:
+        gang = self._gangs.get(instruction.attempt)
+        if gang is not None:
+            threading.Thread(target=gang.cancel, daemon=True).start()
 
-        def write() -> None:
+    def write_metadata(self, instruction: WriteMetadata) -> None:
+        metadata = instruction.metadata
+        check_internal(self._storage is not None, "metadata of a checkpoint is to be written without a storage")
+
+        def write(storage: CheckpointStorage) -> None:
             error: str | None = None
             try:
-                if target:
-                    write_savepoint_metadata(storage.worker_storage().savepoint_files(target), metadata)
+                if instruction.target:
+                    write_savepoint_metadata(storage.worker_storage().savepoint_files(instruction.target), metadata)
                 else:
                     storage.write_metadata(metadata)
             except Exception as failure:
                 error = f"{type(failure).__name__}: {failure}"
             n = metadata.checkpoint_id
-            self._post(lambda now: self._master.on_metadata_written(attempt, n, error, now))
+            self._post(lambda now: self._master.on_metadata_written(instruction.attempt, n, error, now))
 
-        self._on_helper(write)
+        self._in_order(write)
 
+    def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
+        self._in_order(partial(_delete_savepoint, instruction.target))
+
+    def delete_state(self, instruction: DeleteState) -> None:
+        self._in_order(partial(_delete, Deletion(list(instruction.files), list(instruction.directories))))
+
+    def delete_orphans(self, instruction: DeleteOrphans) -> None:
+        self._in_order(lambda storage: storage.delete_orphans())
+
+    def delete_claimed(self, instruction: DeleteClaimed) -> None:
+        now = self._clock.now_ms()
+        self._in_order(partial(_delete_claimed, instruction.root, instruction.checkpoint_id, now))
+
+    def request_done(self, instruction: CheckpointRequestDone) -> None:
+        self._savepoints.done(instruction)
+
+    def deliver_results(self, instruction: DeliverResults) -> None:
+        self.client.deliver(instruction)
+
+    def status_changed(self, instruction: StatusChanged) -> None:
+        self._observer.status_changed(instruction.status, self._clock.now_ms())
+        log.info("job %s (%s) is %s", self._job_name, self._job_id, instruction.status.name)
+
+    def job_ended(self, instruction: JobEnded) -> None:
+        self._ended = instruction
+
+    def log(self, instruction: Log) -> None:
+        log.log(instruction.level, "job %s: %s", self._job_name, instruction.text)
+
+    # ------------------------------------------------------------ the helper thread
     def _in_order(self, work: Callable[[CheckpointStorage], object]) -> None:
         """On the helper thread, behind everything that was asked for before."""
         if self._storage is not None:
