@@ -22,6 +22,9 @@ from tests.simulation.sim_clock import SimClock
 from tests.simulation.sim_slot import LOST, AsyncWork, Life, SimSlot, check_credits
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
+from tidegate.fault_tolerance.job_side import JobFaultTolerance
+from tidegate.fault_tolerance.none.job import NoFaultTolerance
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
@@ -118,16 +121,18 @@ class Simulation(InstructionCarrier):
     def _new_master(self, initial: RestorePoint | None) -> JobMaster:
         scenario, storage, graph = self.scenario, self.storage, self.graph
         self.coordinator = None
+        model: JobFaultTolerance = NoFaultTolerance(initial)
         if scenario.checkpoints is not None and storage is not None:
             highest = storage.highest_checkpoint()
             self.coordinator = CheckpointCoordinator(graph, scenario.checkpoints, storage.root, initial, highest)
+            model = BarrierCheckpoints(self.coordinator, initial)
         runtime = dataclasses.replace(self.runtime, trace=self.lines is not None)
         if runtime.state_backend == ROCKSDB:
             self.databases = self.databases or LocalDatabases()
             runtime = dataclasses.replace(runtime, rocksdb=self.databases.settings)
         plan = pickle.dumps(SlotPlan(graph, runtime, None, "" if storage is None else storage.root))
         restart = FixedDelay(1_000, scenario.restart_delay_ms)
-        return JobMaster(graph, self.job_settings, restart, self.coordinator, lambda attempt: plan, initial)
+        return JobMaster(graph, self.job_settings, restart, model, lambda attempt: plan)
 
     # ------------------------------------------------------------ running
     def run(self) -> Simulation:

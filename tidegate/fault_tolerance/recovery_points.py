@@ -37,21 +37,14 @@ class Refusal(enum.Enum):
 
 
 class RecoveryPoints:
-    """`refuse` and `stop_at` change it. Never gives a point that was refused."""
+    """`refuse` changes it. Never gives a point that was refused."""
 
     def __init__(self, initial: RestorePoint | None, completed: RestorableCheckpoints | None) -> None:
         self._initial = initial
         self._initial_corrupt = False
         self._completed = completed
-        self._stopped_at: RestorePoint | None = None
-
-    def stop_at(self, savepoint: RestorePoint) -> None:
-        """The job ends with this savepoint, parts of which may be committed: nothing older will do any more."""
-        self._stopped_at = savepoint
 
     def current(self) -> RestorePoint | None:
-        if self._stopped_at is not None:
-            return self._stopped_at
         latest = self._completed.latest_restorable() if self._completed is not None else None
         if latest is not None:
             return latest
@@ -61,11 +54,8 @@ class RecoveryPoints:
         current = self.current()
         if current is None or current.checkpoint_id != checkpoint_id:
             return Refusal.NOT_CURRENT
-        if current is self._stopped_at:
-            return Refusal.NOTHING_LEFT
         if current is self._initial:
             self._initial_corrupt = True
-        else:
-            assert self._completed is not None
+        elif self._completed is not None:
             self._completed.mark_corrupt(checkpoint_id)
         return Refusal.FALL_BACK if self.current() is not None else Refusal.NOTHING_LEFT

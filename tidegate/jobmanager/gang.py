@@ -11,17 +11,9 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.protocol.messages import Register
 
 
-class GangPhase(enum.IntEnum):
-    """In this order; LEAVING may follow any other."""
+class Admission(enum.Enum):
+    """What becomes of a worker that registers itself."""
 
-    REGISTERING = 0  # submitted to Spark; not all slots are here yet
-    RESTORING = 1  # deployed; not all slots are ready yet
-    RUNNING = 2  # started
-    FINISHING = 3  # everything is processed and durable; the slots commit and close
-    LEAVING = 4  # every slot was told to leave
-
-
-class Registration(enum.Enum):
     ACCEPTED = "accepted"  # the first worker of this slot
     REPEATED = "repeated"  # the same worker again
     RIVAL = "rival"  # another process for a slot that is taken: Spark has run the stage again
@@ -50,34 +42,29 @@ class Gang:
 
     def __init__(self, attempt: AttemptNumber, graph: JobGraph, submitted_ms: float) -> None:
         self.attempt = attempt
-        self.phase = GangPhase.REGISTERING
         self.submitted_ms = submitted_ms
         self.num_slots = graph.num_slots
         self.members: dict[SlotIndex, Member] = {}
         self.ready: set[SlotIndex] = set()  # subset of members
         self.finished: dict[SlotIndex, bytes] = {}  # slot -> accumulators; subset of members
         self.end_of_data: set[tuple[VertexId, SubtaskIndex]] = set()  # subset of all tasks
-        self.stopped = False  # finishes behind a savepoint, not at the end of its data
         self.exited = False  # Spark says that the gang is over
+        self.killed = False  # Spark was asked to kill what is left of it
         self._all_tasks = frozenset(graph.all_tasks())
 
-    def enter(self, phase: GangPhase) -> None:
-        check_internal(phase > self.phase, f"a gang cannot go from {self.phase.name} to {phase.name}")
-        self.phase = phase
-
-    def register(self, message: Register, now_ms: float) -> Registration:
+    def register(self, message: Register, now_ms: float) -> Admission:
         if not 0 <= message.slot < self.num_slots:
-            return Registration.UNKNOWN_SLOT
+            return Admission.UNKNOWN_SLOT
         known = self.members.get(message.slot)
         if known is None:
             self.members[message.slot] = Member(
                 message.slot, message.incarnation, message.host, message.pid, message.data_address, now_ms
             )
-            return Registration.ACCEPTED
+            return Admission.ACCEPTED
         if known.incarnation == message.incarnation:
             known.last_heard_ms = now_ms
-            return Registration.REPEATED
-        return Registration.RIVAL
+            return Admission.REPEATED
+        return Admission.RIVAL
 
     @property
     def complete(self) -> bool:
@@ -87,10 +74,22 @@ class Gang:
     def missing(self) -> list[SlotIndex]:
         return [SlotIndex(i) for i in range(self.num_slots) if i not in self.members]
 
+    @property
+    def addresses(self) -> list[str]:
+        """Data addresses by slot, of a complete gang."""
+        return [self.members[slot].data_address for slot in sorted(self.members)]
+
     def heard(self, slot: SlotIndex, now_ms: float) -> None:
         member = self.members.get(slot)
         if member is not None:
             member.last_heard_ms = now_ms
+
+    def report(self, slot: SlotIndex, metrics: dict[str, float], accumulators: bytes) -> None:
+        """What a worker tells of itself; b"" for accumulators that are too large to be told."""
+        member = self.members.get(slot)
+        if member is not None:
+            member.metrics = metrics
+            member.accumulators = accumulators or member.accumulators
 
     def excuse_silence(self, gap_ms: float) -> None:
         """The JobManager itself did not run for a while: that is not the workers' silence."""
@@ -104,16 +103,20 @@ class Gang:
         """True when this was the last one."""
         if slot in self.members:
             self.ready.add(slot)
+        return self.all_ready
+
+    @property
+    def all_ready(self) -> bool:
         return len(self.ready) == self.num_slots
 
     def mark_end_of_data(self, vertex: VertexId, subtask: SubtaskIndex) -> bool:
-        """True when this was the last one; False when it was known already."""
+        """False when it was known already."""
         task = (vertex, subtask)
         check_internal(task in self._all_tasks, f"end of data of unknown task {vertex}/{subtask}")
         if task in self.end_of_data:
             return False
         self.end_of_data.add(task)
-        return self.all_at_end
+        return True
 
     @property
     def all_at_end(self) -> bool:
@@ -129,9 +132,3 @@ class Gang:
         check_internal(self.ready <= self.members.keys(), "a slot is ready that has not registered")
         check_internal(self.finished.keys() <= self.members.keys(), "a slot is finished that has not registered")
         check_internal(self.end_of_data <= self._all_tasks, "an unknown task is at end of data")
-        if GangPhase.RESTORING <= self.phase < GangPhase.LEAVING:
-            check_internal(self.complete, "deployed before all slots had registered")
-        if GangPhase.RUNNING <= self.phase < GangPhase.LEAVING:
-            check_internal(len(self.ready) == self.num_slots, "started before all slots were ready")
-        if self.phase is GangPhase.FINISHING and not self.stopped:
-            check_internal(self.end_of_data == self._all_tasks, "finishing before all tasks were at end of data")

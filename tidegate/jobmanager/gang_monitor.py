@@ -1,8 +1,8 @@
-"""Whether a gang comes up in time and stays alive; and when to send it heartbeats."""
+"""Whether the workers of a gang are alive; and when to send them heartbeats."""
 
 from __future__ import annotations
 
-from tidegate.jobmanager.gang import Gang, GangPhase
+from tidegate.jobmanager.gang import Gang
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.protocol.messages import FailureInfo
 
@@ -25,17 +25,11 @@ class GangMonitor:
             self._gang.excuse_silence(gap)
 
     def deadline(self) -> float | None:
-        due: list[float] = []
-        if self._gang.phase is GangPhase.REGISTERING:
-            due.append(self._gang.submitted_ms + self._settings.start_timeout_ms)
+        """None as long as nobody has registered."""
         silent = self._gang.longest_silent()
-        if silent is not None:
-            due += [self._next_heartbeat, silent.last_heard_ms + self._settings.heartbeat_timeout_ms]
-        return min(due, default=None)
-
-    def failure(self, now_ms: float) -> FailureInfo | None:
-        """What is wrong with the gang, None when all is well."""
-        return self._start_failure(now_ms) or self._silence(now_ms)
+        if silent is None:
+            return None
+        return min(self._next_heartbeat, silent.last_heard_ms + self._settings.heartbeat_timeout_ms)
 
     def heartbeat_due(self, now_ms: float) -> bool:
         """True once per interval: every member is then sent a heartbeat."""
@@ -44,19 +38,8 @@ class GangMonitor:
         self._next_heartbeat = now_ms + self._settings.heartbeat_interval_ms
         return True
 
-    def _start_failure(self, now_ms: float) -> FailureInfo | None:
-        gang = self._gang
-        waited = now_ms - gang.submitted_ms
-        if gang.phase is not GangPhase.REGISTERING or waited < self._settings.start_timeout_ms:
-            return None
-        missing = ", ".join(str(slot) for slot in gang.missing[:10])
-        return FailureInfo(
-            summary=f"only {len(gang.members)} of {gang.num_slots} workers came up within {waited / 1000:g} s "
-            f"(missing: slot {missing}); Spark may have no free cores: check its page, or set "
-            "tidegate.slot.start-timeout higher"
-        )
-
-    def _silence(self, now_ms: float) -> FailureInfo | None:
+    def silence(self, now_ms: float) -> FailureInfo | None:
+        """A worker that has not been heard of for too long, if there is one."""
         silent = self._gang.longest_silent()
         silence = 0.0 if silent is None else now_ms - silent.last_heard_ms
         if silent is None or silence < self._settings.heartbeat_timeout_ms:

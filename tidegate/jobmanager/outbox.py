@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tidegate.common.ids import SlotIndex
 from tidegate.jobmanager.gang import Gang
 from tidegate.protocol.instructions import Instruction, Log, Send
@@ -9,11 +11,16 @@ from tidegate.protocol.messages import Leave, MasterToSlot, Register
 
 
 class Outbox:
+    """`flush` hands over what the other methods have collected."""
+
     def __init__(self) -> None:
         self._instructions: list[Instruction] = []
 
     def add(self, instruction: Instruction) -> None:
         self._instructions.append(instruction)
+
+    def extend(self, instructions: Iterable[Instruction]) -> None:
+        self._instructions.extend(instructions)
 
     def log(self, level: int, text: str) -> None:
         self.add(Log(level, text))

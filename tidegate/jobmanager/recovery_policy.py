@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.common.errors import InternalError
 from tidegate.common.ids import CheckpointId
-from tidegate.fault_tolerance.recovery_points import RecoveryPoints, Refusal
+from tidegate.fault_tolerance.job_side import JobFaultTolerance
+from tidegate.fault_tolerance.recovery_points import Refusal
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision, RestartStrategy
 from tidegate.protocol.messages import FailureInfo
 
@@ -20,9 +22,9 @@ class FailureVerdict:
 class RecoveryPolicy:
     """The restart strategy, and above it: what cannot be cured by a restart, and checkpoints that cannot be read."""
 
-    def __init__(self, restart: RestartStrategy, points: RecoveryPoints) -> None:
+    def __init__(self, restart: RestartStrategy, model: JobFaultTolerance) -> None:
         self._restart = restart
-        self._points = points
+        self._model = model
 
     def on_running(self, now_ms: float) -> None:
         self._restart.on_running(now_ms)
@@ -30,7 +32,7 @@ class RecoveryPolicy:
     def on_failure(self, failure: FailureInfo, now_ms: float) -> FailureVerdict:
         if failure.corrupt_checkpoint:
             refused = CheckpointId(failure.corrupt_checkpoint)
-            refusal = self._points.refuse(refused)
+            refusal = self._model.refuse(refused)
             if refusal is Refusal.NOTHING_LEFT:
                 reason = f"checkpoint {refused} cannot be read and there is no other one to start from"
                 return FailureVerdict(GiveUp(reason))
@@ -42,8 +44,9 @@ class RecoveryPolicy:
 
     def _fall_back(self, refused: CheckpointId, failure: FailureInfo) -> FailureVerdict:
         """Does not use up restarts: it is no failure of the job, and there are only so many points to fall back to."""
-        point = self._points.current()
-        assert point is not None
+        point = self._model.restore_point()
+        if point is None:
+            raise InternalError("the model falls back to nothing")
         return FailureVerdict(
             RestartAfter(0.0),
             f"checkpoint {refused} cannot be read ({failure.summary}); falling back to checkpoint "

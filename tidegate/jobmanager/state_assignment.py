@@ -66,6 +66,27 @@ def assign_state(graph: JobGraph, point: RestorePoint, allow_non_restored: bool)
     return restores
 
 
+class StateAssigner:
+    """Assigns snapshots to the slots of one job. The latest assignment is kept: a job that starts from a snapshot is
+    checked before anything runs, and an attempt that fails is often followed by one from the same checkpoint."""
+
+    def __init__(self, graph: JobGraph, allow_non_restored: bool) -> None:
+        self._graph = graph
+        self._allow_non_restored = allow_non_restored
+        self._latest: tuple[RestorePoint, dict[SlotIndex, SlotRestore]] | None = None
+
+    def assign(self, point: RestorePoint) -> dict[SlotIndex, SlotRestore]:
+        """As `assign_state`."""
+        if self._latest is None or not _same(self._latest[0], point):
+            self._latest = point, assign_state(self._graph, point, self._allow_non_restored)
+        return self._latest[1]
+
+
+def _same(a: RestorePoint, b: RestorePoint) -> bool:
+    """Metadata is large and never changed: the same object, or not the same."""
+    return a.metadata is b.metadata and a.root == b.root and a.owned == b.owned
+
+
 def adopt_max_parallelism(graph: JobGraph, metadata: CheckpointMetadata) -> JobGraph:
     """The graph with the key groups that its state has, wherever the program does not ask for others. SnapshotError
     when an operator has more subtasks than there are key groups."""

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
-from jobmanager_kit import EPOCH, KEYED, ROOT, graph, increment, keyed_state, list_state, operator
+from jobmanager_kit import EPOCH, KEYED, ROOT, STATUS_STEPS, graph, increment, keyed_state, list_state, operator
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
@@ -71,6 +72,11 @@ from tidegate.storage.handles import (
 Task = tuple[VertexId, SubtaskIndex]
 
 
+def _any_ms(rng: random.Random) -> float:
+    """From one to ten thousand, every order of magnitude as likely as the others."""
+    return float(10 ** rng.uniform(0, 4))
+
+
 @dataclass
 class Slot:
     attempt: AttemptNumber
@@ -103,11 +109,13 @@ class World(InstructionCarrier):
             retention=rng.choice(list(Retention)),
         )
         restart: RestartStrategy = rng.choice(
-            [FixedDelay(rng.randint(0, 6), rng.choice([0, 30])), FailureRate(5, 2_000, 10)]
+            [FixedDelay(rng.randint(0, 6), rng.choice([0, _any_ms(rng)])), FailureRate(5, 2_000, _any_ms(rng))]
         )
         self.coordinator = CheckpointCoordinator(self.graph, self.settings, ROOT)
-        job_settings = JobSettings("world", 100, 800, 2_000, 300)
-        self.master = JobMaster(self.graph, job_settings, restart, self.coordinator, lambda attempt: b"")
+        job_settings = JobSettings("world", 100, 800, 2_000, leave_grace_ms=_any_ms(rng))
+        self.master = JobMaster(
+            self.graph, job_settings, restart, BarrierCheckpoints(self.coordinator), lambda attempt: b""
+        )
         self.now = EPOCH
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
@@ -182,6 +190,8 @@ class World(InstructionCarrier):
         raise AssertionError(f"nobody collects results: {instruction}")
 
     def status_changed(self, instruction: StatusChanged) -> None:
+        before = self.statuses[-1] if self.statuses else JobStatus.CREATED
+        assert (before.name, instruction.status.name) in STATUS_STEPS
         self.statuses.append(instruction.status)
 
     def job_ended(self, instruction: JobEnded) -> None:

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, EdgeId, OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
+from tidegate.fault_tolerance.none.job import NoFaultTolerance
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind, PartitionSpec
 from tidegate.graph.operator_specs import KeyedProcessSpec, MapSpec, SourceSpec
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import NoRestart, RestartStrategy
-from tidegate.protocol.instructions import Instruction, JobEnded, Send, WriteMetadata
+from tidegate.protocol.instructions import Instruction, JobEnded, Send, StatusChanged, WriteMetadata
 from tidegate.protocol.messages import (
     AckCheckpoint,
     FailureInfo,
@@ -153,6 +156,23 @@ def only(found: list[T]) -> T:
     return found[0]
 
 
+STATUS_STEPS = {
+    ("CREATED", "RUNNING"),
+    ("RUNNING", "FINISHED"),
+    ("CREATED", "FAILING"),
+    ("RUNNING", "FAILING"),
+    ("RESTARTING", "FAILING"),
+    ("FAILING", "RESTARTING"),
+    ("FAILING", "FAILED"),
+    ("RESTARTING", "RUNNING"),
+    ("CREATED", "CANCELLING"),
+    ("RUNNING", "CANCELLING"),
+    ("FAILING", "CANCELLING"),
+    ("RESTARTING", "CANCELLING"),
+    ("CANCELLING", "CANCELED"),
+}
+
+
 class Driver:
     """Drives one JobMaster by hand: every call checks the invariants; all instructions are kept in `log`."""
 
@@ -172,17 +192,20 @@ class Driver:
             self.graph,
             settings or JobSettings("test job"),
             restart or NoRestart(),
-            self.coordinator,
+            NoFaultTolerance(initial) if self.coordinator is None else BarrierCheckpoints(self.coordinator, initial),
             lambda attempt: b"plan%d" % attempt,
-            initial,
         )
         self.now = EPOCH
         self.log: list[Instruction] = []
+        self.status = JobStatus.CREATED  # as the host was told
 
     # ------------------------------------------------------------ calls
     def do(self, call: Callable[..., list[Instruction]], *arguments: Any) -> list[Instruction]:
         out = call(*arguments, self.now)
         self.log += out
+        for change in self.of(StatusChanged, out):
+            assert (self.status.name, change.status.name) in STATUS_STEPS
+            self.status = change.status
         self.master.check_invariants()
         return out
 
@@ -198,8 +221,9 @@ class Driver:
     def cancel(self) -> list[Instruction]:
         return self.do(self.master.on_cancel)
 
-    def written(self, checkpoint_id: int, error: str | None = None) -> list[Instruction]:
-        return self.do(self.master.on_metadata_written, self.master.attempt, CheckpointId(checkpoint_id), error)
+    def written(self, checkpoint_id: int, error: str | None = None, attempt: int | None = None) -> list[Instruction]:
+        number = self.attempt if attempt is None else AttemptNumber(attempt)
+        return self.do(self.master.on_metadata_written, number, CheckpointId(checkpoint_id), error)
 
     def wait(self, ms: float, alive: bool = True) -> list[Instruction]:
         """Let time pass, tick by tick; `alive`: the slots send heartbeats meanwhile."""

@@ -312,6 +312,16 @@ def test_a_failed_attempt_triggers_nothing_more() -> None:
     driver.exit()
 
 
+def test_metadata_that_another_attempt_has_written_completes_nothing() -> None:
+    driver = running()
+    driver.wait(1_000)
+    driver.ack_all(1)
+    assert driver.written(1, attempt=7) == []
+    assert driver.coordinator is not None
+    assert driver.coordinator.in_progress == (1,)
+    assert driver.sent(NotifyCheckpointComplete, driver.written(1))
+
+
 # ---------------------------------------------------------------- files
 
 

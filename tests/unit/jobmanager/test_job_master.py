@@ -7,11 +7,9 @@ import logging
 import pytest
 from jobmanager_kit import KEYED, Driver, graph, only
 
-from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.job_settings import JobSettings
-from tidegate.jobmanager.job_status_machine import JobStatusMachine
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.protocol.instructions import CancelGang, DeliverResults, JobEnded, Log, Send, SubmitGang
 from tidegate.protocol.messages import (
@@ -404,6 +402,33 @@ def test_a_job_can_be_cancelled_when_its_gang_never_left() -> None:
     driver.wait(2_500, alive=False)
     assert driver.master.status is JobStatus.RESTARTING
     driver.cancel()
+    assert driver.ended is None  # Spark was asked to kill it, and is given the time to do so
+    driver.wait(2_500, alive=False)
+    assert driver.ended is not None
+    assert driver.ended.status is JobStatus.CANCELED
+
+
+@pytest.mark.parametrize("error", [None, "ExecutorLostFailure"])
+def test_a_gang_may_exit_during_the_delay_of_the_restart(error: str | None) -> None:
+    """Its workers had their time to leave, Spark killed them, and says so while the next attempt is not yet due."""
+    driver = running(restarts=1, delay=60_000)
+    driver.fail("boom")
+    driver.wait(2_500, alive=False)
+    assert driver.of(CancelGang, driver.log)
+    assert driver.exit(error) == []
+    assert driver.master.status is JobStatus.RESTARTING
+    assert only(driver.of(SubmitGang, driver.wait(57_500))).attempt == 1
+    driver.run()
+    assert driver.master.status is JobStatus.RUNNING
+    assert [f.failure.summary for f in driver.master.failures] == ["boom"]
+
+
+def test_a_job_whose_gang_exits_during_the_delay_can_be_cancelled() -> None:
+    driver = running(restarts=1, delay=60_000)
+    driver.fail()
+    driver.wait(2_500, alive=False)
+    driver.exit()
+    driver.cancel()
     assert driver.ended is not None
     assert driver.ended.status is JobStatus.CANCELED
 
@@ -482,44 +507,6 @@ def test_a_missing_chunk_fails_the_job_rather_than_losing_results() -> None:
 
 
 # ---------------------------------------------------------------- the status machine
-
-
-def test_illegal_steps_of_the_status_are_impossible() -> None:
-    legal = {
-        ("CREATED", "RUNNING"),
-        ("CREATED", "FAILING"),
-        ("CREATED", "CANCELLING"),
-        ("RUNNING", "FINISHED"),
-        ("RUNNING", "FAILING"),
-        ("RUNNING", "CANCELLING"),
-        ("FAILING", "RESTARTING"),
-        ("FAILING", "FAILED"),
-        ("FAILING", "CANCELLING"),
-        ("RESTARTING", "RUNNING"),
-        ("RESTARTING", "FAILING"),
-        ("RESTARTING", "CANCELLING"),
-        ("CANCELLING", "CANCELED"),
-    }
-    paths = {
-        JobStatus.CREATED: [],
-        JobStatus.RUNNING: [JobStatus.RUNNING],
-        JobStatus.FAILING: [JobStatus.FAILING],
-        JobStatus.RESTARTING: [JobStatus.FAILING, JobStatus.RESTARTING],
-        JobStatus.CANCELLING: [JobStatus.CANCELLING],
-        JobStatus.FINISHED: [JobStatus.RUNNING, JobStatus.FINISHED],
-        JobStatus.FAILED: [JobStatus.FAILING, JobStatus.FAILED],
-        JobStatus.CANCELED: [JobStatus.CANCELLING, JobStatus.CANCELED],
-    }
-    for at, path in paths.items():
-        for to in JobStatus:
-            machine = JobStatusMachine()
-            for step in path:
-                machine.step(step)
-            if (at.name, to.name) in legal:
-                machine.step(to)
-            else:
-                with pytest.raises(InternalError):
-                    machine.step(to)
 
 
 def test_a_failure_is_logged_with_the_job_and_the_cause() -> None:

@@ -204,7 +204,7 @@ def test_a_job_without_checkpoints_says_so() -> None:
     driver = Driver()
     driver.start()
     driver.run()
-    assert "enable_checkpointing" in str(only(answers(stop(driver))).error)
+    assert "without fault tolerance" in str(only(answers(stop(driver))).error)
 
 
 def test_without_checkpointing_a_failed_drain_is_a_failure_since_there_is_nothing_to_go_on_from() -> None:

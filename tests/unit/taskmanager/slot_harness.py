@@ -29,6 +29,7 @@ from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.splits import make_splits
@@ -330,9 +331,9 @@ class InProcessJob(InstructionCarrier):
 
     @property
     def coordinator(self) -> CheckpointCoordinator:
-        found = self.master.coordinator
-        assert found is not None
-        return found
+        model = self.master.fault_tolerance
+        assert isinstance(model, BarrierCheckpoints)
+        return model.coordinator
 
     @property
     def logged(self) -> str:

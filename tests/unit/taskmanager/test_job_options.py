@@ -26,6 +26,7 @@ from tidegate.datastream import (
 from tidegate.datastream.connectors import CollectSink
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
 from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
+from tidegate.jobmanager import state_assignment
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, make_restart_strategy
 from tidegate.network.elements import Alignment
 from tidegate.protocol.instructions import CancelGang, SubmitGang
@@ -373,6 +374,23 @@ def test_recovery_path(tmp_path: Path, key: str) -> None:
         assert job.master.restored_checkpoint == 2
         assert job.results[0][1] > 10  # the count goes on
         assert job.results[-1] == (0, 61)
+
+
+def test_state_is_assigned_once_when_a_job_starts_from_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked before anything runs, and not computed again for the first attempt."""
+    path, calls, assign_state = retained(tmp_path), [], state_assignment.assign_state
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return assign_state(*arguments)
+
+    monkeypatch.setattr(state_assignment, "assign_state", counted)
+    with InProcessJob(counting({"execution.state-recovery.path": str(path)}, count=260)) as job:
+        job.run_to_end()
+        assert job.master.restored_checkpoint == 2
+    assert len(calls) == 1
 
 
 def test_ignore_unclaimed_state(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The checkpoint coordinator: triggers checkpoints, collects acknowledgements, completes or aborts, cleans up.
 
-A pure state machine beside the JobMaster, which calls it and carries its effects out. One checkpoint::
+A pure state machine beside the JobMaster, which gets its outcomes. One checkpoint::
 
     the decider lets a request through  -> TriggerCheckpoint to the slots with source subtasks
     one acknowledgement per subtask, all are here: its files are registered -> WriteMetadata
@@ -15,19 +15,12 @@ over the checkpoint is dropped, and an acknowledgement that still comes only has
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.completed_store import CompletedCheckpoint, CompletedCheckpointStore
-from tidegate.fault_tolerance.barriers.effects import (
-    Effect,
-    EverythingDurable,
-    FailAttempt,
-    ResumeAfterDrain,
-    StoppedWithSavepoint,
-    ToSlots,
-)
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason, FailureManager, Tolerance
 from tidegate.fault_tolerance.barriers.pending_checkpoint import Acknowledgement, PendingCheckpoint, PendingState
 from tidegate.fault_tolerance.barriers.request_decider import (
@@ -38,6 +31,7 @@ from tidegate.fault_tolerance.barriers.request_decider import (
 )
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
 from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStats
+from tidegate.fault_tolerance.job_side import FailAttempt, FinishAttempt, Outcome, TellSlots
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
 from tidegate.network.elements import Alignment, CheckpointBarrier
@@ -62,6 +56,14 @@ from tidegate.protocol.messages import (
 from tidegate.storage.cleanup import Deletion, Registration, SharedFileRegistry
 
 _MAX_REMEMBERED = 100
+
+
+@dataclass(frozen=True)
+class StoppedWithSavepoint:
+    """The savepoint that the job stops with is complete: what it holds is committed, and the job ends."""
+
+    request_id: int | None
+    point: RestorePoint  # what an attempt starts from that has to commit after a failure
 
 
 class CheckpointCoordinator:
@@ -98,11 +100,12 @@ class CheckpointCoordinator:
         self._drain: CheckpointRequest | None = None  # set from the drain of the sources until its savepoint is due
         self._drained = False  # the sources of this attempt were told to end
         self._failed_savepoints: dict[CheckpointId, str] = {}  # id -> folder, the latest: for late acknowledgements
+        self.stopped: StoppedWithSavepoint | None = None  # the job ends with this savepoint, which is complete
         self._final_from: CheckpointId | None = None  # a checkpoint from this id on makes the end of data durable
         self._all_slots = tuple(SlotIndex(i) for i in range(graph.num_slots))
         sources = {graph.slot_of(v, s) for v, s in graph.all_tasks() if graph.vertices[v].is_source}
         self._source_slots = tuple(sorted(sources))
-        self._out: list[Effect] = []
+        self._out: list[Outcome] = []
 
     # ------------------------------------------------------------ what can be seen from outside
     @property
@@ -124,7 +127,7 @@ class CheckpointCoordinator:
         return min(due if trigger is None else [*due, trigger], default=None)
 
     # ------------------------------------------------------------ the life of attempts
-    def on_attempt_running(self, attempt: AttemptNumber, now_ms: float) -> list[Effect]:
+    def on_attempt_running(self, attempt: AttemptNumber, now_ms: float) -> list[Outcome]:
         check_internal(self._attempt is None and not self._pending, "an attempt starts beside another one")
         self._attempt = attempt
         self._failures.reset()
@@ -136,7 +139,7 @@ class CheckpointCoordinator:
         """One more task is at the end of its data, not all."""
         self._decider.on_task_end_of_data()
 
-    def on_all_end_of_data(self, now_ms: float) -> list[Effect]:
+    def on_all_end_of_data(self, now_ms: float) -> list[Outcome]:
         """All tasks are at the end of their data: one more checkpoint, as soon as there is room for it; none when
         checkpointing is off."""
         if self._drain is not None:
@@ -145,20 +148,20 @@ class CheckpointCoordinator:
             return self._flush(now_ms)
         if not self._settings.enabled:
             self._stop(CheckpointFailureReason.JOB_ENDING, now_ms)
-            self._out.append(EverythingDurable())
+            self._out.append(FinishAttempt())
             return self._flush(now_ms)
         self._final_from = self._next_id
         self._decider.on_all_end_of_data(now_ms)
         return self._flush(now_ms)
 
-    def on_attempt_over(self, now_ms: float) -> list[Effect]:
+    def on_attempt_over(self, now_ms: float) -> list[Outcome]:
         """The gang was told to leave. May be called for one that never ran."""
         self._stop(CheckpointFailureReason.ATTEMPT_OVER, now_ms)
         self._attempt = None
         self._final_from = None
         return self._flush(now_ms)
 
-    def on_job_end(self, status: JobStatus) -> list[Effect]:
+    def on_job_end(self, status: JobStatus) -> list[Outcome]:
         """Delete or keep the completed checkpoints, as the retention setting says."""
         retention = self._settings.retention
         keep = {
@@ -177,25 +180,25 @@ class CheckpointCoordinator:
         return self._take()
 
     # ------------------------------------------------------------ requests and time
-    def on_request(self, request_id: int, savepoint: bool, now_ms: float, target: str = "") -> list[Effect]:
+    def on_request(self, request_id: int, savepoint: bool, now_ms: float, target: str = "") -> list[Outcome]:
         """A user asks for a checkpoint; answered by CheckpointRequestDone."""
         kind = CheckpointKind.SAVEPOINT if savepoint else CheckpointKind.USER
         self._queue_request(CheckpointRequest(kind, request_id, target))
         return self._flush(now_ms)
 
-    def on_stop_request(self, request_id: int, drain: bool, target: str, now_ms: float) -> list[Effect]:
-        """A user wants the job to end with a savepoint; answered by CheckpointRequestDone when it cannot be taken, by
-        StoppedWithSavepoint when it is complete."""
+    def on_stop_request(self, request_id: int, drain: bool, target: str, now_ms: float) -> list[Outcome]:
+        """A user wants the job to end with a savepoint; answered by CheckpointRequestDone when it cannot be taken. When
+        it is complete it is in `stopped`, and answered at the end of the job."""
         request = CheckpointRequest(CheckpointKind.SAVEPOINT, request_id, target, stop=True)
-        if self._drain is not None or self._stop_pending is not None:
-            self._refuse_request(request_id, "the job is being stopped already")
+        if self.stopped is not None or self._drain is not None or self._stop_pending is not None:
+            self._refuse_request(request, "the job is being stopped already")
         elif self._attempt is None or self._final_from is not None:
             self._queue_request(request)
         elif drain:
             self._drain = request
             self._drained = True
             self._decider.on_draining()
-            self._out.append(ToSlots(self._source_slots, DrainSources(attempt=self._attempt)))
+            self._out.append(TellSlots(self._source_slots, DrainSources(attempt=self._attempt)))
         else:
             self._queue_request(request)
         return self._flush(now_ms)
@@ -205,21 +208,20 @@ class CheckpointCoordinator:
         return next((p for p in self._pending.values() if p.request.stop), None)
 
     def _queue_request(self, request: CheckpointRequest) -> None:
-        assert request.request_id is not None
         verdict = self._decider.request(request)
         if verdict is Queueing.NOT_RUNNING:
-            self._refuse_request(request.request_id, "the job is not running right now: try again when it is")
+            self._refuse_request(request, "the job is not running right now: try again when it is")
         elif verdict is Queueing.QUEUE_FULL:
-            self._refuse_request(request.request_id, "too many checkpoints were requested already: wait for them")
+            self._refuse_request(request, "too many checkpoints were requested already: wait for them")
 
-    def on_tick(self, now_ms: float) -> list[Effect]:
+    def on_tick(self, now_ms: float) -> list[Outcome]:
         for pending in list(self._pending.values()):
             if now_ms >= pending.deadline_ms:
                 self._abort(pending, CheckpointFailureReason.EXPIRED, pending.describe_missing(), now_ms)
         return self._flush(now_ms)
 
     # ------------------------------------------------------------ answers
-    def on_ack(self, ack: AckCheckpoint, now_ms: float) -> list[Effect]:
+    def on_ack(self, ack: AckCheckpoint, now_ms: float) -> list[Outcome]:
         """Of the running attempt."""
         pending = self._pending.get(ack.checkpoint_id)
         if pending is None:
@@ -233,7 +235,7 @@ class CheckpointCoordinator:
             self._log(logging.ERROR, f"an unknown task acknowledged checkpoint {ack.checkpoint_id}: please file a bug")
         return self._flush(now_ms)
 
-    def on_fenced_ack(self, ack: AckCheckpoint) -> list[Effect]:
+    def on_fenced_ack(self, ack: AckCheckpoint) -> list[Outcome]:
         """Of an attempt or a checkpoint that is over: delete what was written for it, unless the checkpoint is complete
         (then this is only a repetition)."""
         late = self._failed_savepoints.get(ack.checkpoint_id)
@@ -243,7 +245,7 @@ class CheckpointCoordinator:
             self._delete(self._files.abandon(ack.checkpoint_id, [ack.snapshot]))
         return self._take()
 
-    def on_decline(self, decline: DeclineCheckpoint, now_ms: float) -> list[Effect]:
+    def on_decline(self, decline: DeclineCheckpoint, now_ms: float) -> list[Outcome]:
         pending = self._pending.get(decline.checkpoint_id)
         if pending is not None:
             reason = CheckpointFailureReason.of_decline(decline.reason)
@@ -251,12 +253,15 @@ class CheckpointCoordinator:
             self._abort(pending, reason, f"{task}: {decline.detail or decline.reason.value}", now_ms)
         return self._flush(now_ms)
 
-    def on_metadata_written(self, checkpoint_id: CheckpointId, error: str | None, now_ms: float) -> list[Effect]:
+    def on_metadata_written(
+        self, attempt: AttemptNumber, checkpoint_id: CheckpointId, error: str | None, now_ms: float
+    ) -> list[Outcome]:
+        """`attempt` is the one that WriteMetadata named: an answer of another one completes nothing."""
         doomed = self._doomed.pop(checkpoint_id, None)
         pending = self._pending.get(checkpoint_id)
         if doomed is not None:
             self._delete(doomed)
-        elif pending is not None and pending.state is PendingState.WRITING:
+        elif pending is not None and pending.state is PendingState.WRITING and pending.attempt == attempt:
             if error is None:
                 self._complete(pending, now_ms)
             else:
@@ -264,18 +269,15 @@ class CheckpointCoordinator:
         return self._flush(now_ms)
 
     # ------------------------------------------------------------ trigger, complete, abort
-    def _trigger(self, request: CheckpointRequest, now_ms: float) -> None:
-        assert self._attempt is not None
+    def _trigger(self, request: CheckpointRequest, attempt: AttemptNumber, now_ms: float) -> None:
         checkpoint_id = self._next_id
         self._next_id = CheckpointId(checkpoint_id + 1)
-        pending = PendingCheckpoint(
-            checkpoint_id, request, self._attempt, self._graph, now_ms, self._settings.timeout_ms
-        )
+        pending = PendingCheckpoint(checkpoint_id, request, attempt, self._graph, now_ms, self._settings.timeout_ms)
         self._pending[checkpoint_id] = pending
         if not request.target:
             self._files.begin(checkpoint_id)
         tasks = sum(vertex.parallelism for vertex in self._graph.vertices)
-        self.stats.on_triggered(CheckpointRecord(checkpoint_id, request.kind, self._attempt, now_ms, tasks))
+        self.stats.on_triggered(CheckpointRecord(checkpoint_id, request.kind, attempt, now_ms, tasks))
         alignment, timeout = self._settings.alignment, self._settings.alignment_timeout_ms
         if pending.savepoint and alignment is not Alignment.AT_LEAST_ONCE:
             alignment, timeout = Alignment.ALIGNED, 0  # without in-flight records, so that it can be rescaled
@@ -288,7 +290,7 @@ class CheckpointCoordinator:
             target=request.target,
             stop=request.stop,
         )
-        self._out.append(ToSlots(self._source_slots, TriggerCheckpoint(attempt=self._attempt, barrier=barrier)))
+        self._out.append(TellSlots(self._source_slots, TriggerCheckpoint(attempt=attempt, barrier=barrier)))
 
     def _write_metadata(self, pending: PendingCheckpoint, now_ms: float) -> None:
         """All have acknowledged. From here on the end of other checkpoints cannot release its files."""
@@ -325,21 +327,20 @@ class CheckpointCoordinator:
             self._delete(self._files.discard(subsumed.checkpoint_id))
         if len(self.store.checkpoints) >= self._settings.num_retained:
             self._delete_claimed()
-        assert self._attempt is not None
-        complete = NotifyCheckpointComplete(attempt=self._attempt, checkpoint_id=checkpoint_id)
-        self._out.append(ToSlots(self._all_slots, complete))
+        complete = NotifyCheckpointComplete(attempt=pending.attempt, checkpoint_id=checkpoint_id)
+        self._out.append(TellSlots(self._all_slots, complete))
         if self._final_from is not None and checkpoint_id >= self._final_from:
             self._stop(CheckpointFailureReason.JOB_ENDING, now_ms)
-            self._out.append(EverythingDurable())
+            self._out.append(FinishAttempt())
 
     def _complete_stop(self, pending: PendingCheckpoint, now_ms: float) -> None:
         """The one savepoint that things are committed because of: nothing comes after it."""
-        assert self._attempt is not None
-        complete = NotifyCheckpointComplete(attempt=self._attempt, checkpoint_id=pending.checkpoint_id)
-        self._out.append(ToSlots(self._all_slots, complete))
+        complete = NotifyCheckpointComplete(attempt=pending.attempt, checkpoint_id=pending.checkpoint_id)
+        self._out.append(TellSlots(self._all_slots, complete))
         self._stop(CheckpointFailureReason.JOB_ENDING, now_ms)
         point = RestorePoint(pending.metadata(), pending.request.target)
-        self._out.append(StoppedWithSavepoint(pending.request.request_id, point))
+        self.stopped = StoppedWithSavepoint(pending.request.request_id, point)
+        self._out.append(FinishAttempt())
 
     def _abort(self, pending: PendingCheckpoint, reason: CheckpointFailureReason, detail: str, now_ms: float) -> None:
         checkpoint_id = pending.checkpoint_id
@@ -362,7 +363,7 @@ class CheckpointCoordinator:
             self._out.append(CheckpointRequestDone(pending.request.request_id, checkpoint_id, text))
         if reason is not CheckpointFailureReason.ATTEMPT_OVER:
             aborted = NotifyCheckpointAborted(attempt=pending.attempt, checkpoint_id=checkpoint_id)
-            self._out.append(ToSlots(self._all_slots, aborted))
+            self._out.append(TellSlots(self._all_slots, aborted))
         if pending.kind is CheckpointKind.FINAL:
             self._decider.on_final_failed(now_ms)
         if pending.request.stop and reason is not CheckpointFailureReason.ATTEMPT_OVER:
@@ -386,17 +387,16 @@ class CheckpointCoordinator:
             self._exceeded = True  # no more checkpoints of this attempt
             failure = FailureInfo(summary=f"the job could not be stopped: {text}")
             # To resume without a checkpoint is to begin anew: that is for the restart strategy to decide.
-            self._out.append(ResumeAfterDrain(failure) if self._settings.enabled else FailAttempt(failure))
+            self._out.append(FailAttempt(failure, resume=self._settings.enabled))
 
     def _stop(self, reason: CheckpointFailureReason, now_ms: float) -> None:
         """No more checkpoints in this attempt."""
-        if self._drain is not None and self._drain.request_id is not None:
-            self._refuse_request(self._drain.request_id, reason.text)
+        if self._drain is not None:
+            self._refuse_request(self._drain, reason.text)
         self._drain = None
         self._drained = False
         for request in self._decider.on_stopped():
-            if request.request_id is not None:
-                self._refuse_request(request.request_id, reason.text)
+            self._refuse_request(request, reason.text)
         for pending in list(self._pending.values()):
             self._abort(pending, reason, f"attempt {pending.attempt}", now_ms)
 
@@ -408,8 +408,9 @@ class CheckpointCoordinator:
             "(execution.checkpointing.tolerable-failed-checkpoints)"
         )
 
-    def _refuse_request(self, request_id: int, error: str) -> None:
-        self._out.append(CheckpointRequestDone(request_id, None, error))
+    def _refuse_request(self, request: CheckpointRequest, error: str) -> None:
+        if request.request_id is not None:
+            self._out.append(CheckpointRequestDone(request.request_id, None, error))
 
     def _delete(self, deletion: Deletion) -> None:
         if deletion:
@@ -427,22 +428,22 @@ class CheckpointCoordinator:
     def _log(self, level: int, text: str) -> None:
         self._out.append(Log(level, text))
 
-    def _flush(self, now_ms: float) -> list[Effect]:
-        """Trigger what is due, then hand out all effects."""
+    def _flush(self, now_ms: float) -> list[Outcome]:
+        """Trigger what is due, then hand out all outcomes."""
         while self._attempt is not None and not self._exceeded:
             request = self._decider.take(now_ms, len(self._pending))
             if request is None:
                 break
-            self._trigger(request, now_ms)
+            self._trigger(request, self._attempt, now_ms)
         return self._take()
 
-    def _take(self) -> list[Effect]:
+    def _take(self) -> list[Outcome]:
         out, self._out = self._out, []
         return out
 
     def check_invariants(self) -> None:
         """For tests and simulations: holds between any two calls."""
-        check_internal(not self._out, "effects were left behind")
+        check_internal(not self._out, "outcomes were left behind")
         check_internal(self._attempt is not None or not self._pending, "a pending checkpoint without an attempt")
         check_internal(list(self._pending) == sorted(self._pending), "pending checkpoints out of order")
         check_internal(all(n < self._next_id for n in self._pending), "a pending checkpoint from the future")

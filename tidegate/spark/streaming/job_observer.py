@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -91,14 +90,10 @@ class JobObserver:
         return self._master.failures
 
     def checkpoint_history(self) -> tuple[CheckpointRecord, ...]:
-        coordinator = self._master.coordinator
-        if coordinator is None:
-            return ()
-        return tuple(dataclasses.replace(r, subtasks=dict(r.subtasks)) for r in coordinator.stats.history)
+        return self._master.fault_tolerance.view().checkpoints
 
     def restores(self) -> tuple[Restore, ...]:
-        coordinator = self._master.coordinator
-        return () if coordinator is None else tuple(Restore(n, at) for n, at in list(coordinator.stats.restored))
+        return tuple(Restore(n, at) for n, at in self._master.fault_tolerance.view().restores)
 
 
 def _records_in(metrics: dict[str, float]) -> int:

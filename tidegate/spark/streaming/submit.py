@@ -17,6 +17,7 @@ from tidegate.common.job_id import JobID
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.common.worker_files import WorkerFiles
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
@@ -24,7 +25,7 @@ from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import make_restart_strategy
-from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
+from tidegate.jobmanager.state_assignment import StateAssigner, adopt_max_parallelism
 from tidegate.network.elements import Alignment
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.session import check_slots, obtain_session
@@ -105,11 +106,13 @@ def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: Wor
     initial = _initial_snapshot(configuration)
     if initial is not None:
         graph = adopt_max_parallelism(graph, initial.metadata)
-        initial = _restorable(graph, initial, options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE))
+    job_settings = JobSettings.from_configuration(graph.name, configuration)
+    assigner = StateAssigner(graph, job_settings.allow_non_restored_state)
+    if initial is not None:
+        initial = _restorable(graph.name, assigner, initial)
     settings = runtime_settings(configuration, checkpoints)
     if worker_files is not None:
         settings = dataclasses.replace(settings, cached_files=worker_files.paths())
-    job_settings = JobSettings.from_configuration(graph.name, configuration)
     restart = make_restart_strategy(restart_strategy_of(configuration, checkpoints is not None), random.Random())
     # Without checkpointing there are still savepoints, which have folders of their own.
     storage = JobManagerStorage() if checkpoints is None else checkpoint_storage(configuration, graph.job_id)
@@ -119,7 +122,8 @@ def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: Wor
     try:
         highest = storage.highest_checkpoint()
         coordinator = CheckpointCoordinator(graph, checkpoints, storage.root, initial, highest)
-        master = JobMaster(graph, job_settings, restart, coordinator, lambda attempt: plan, initial)
+        model = BarrierCheckpoints(coordinator, initial)
+        master = JobMaster(graph, job_settings, restart, model, lambda attempt: plan, assigner)
     except BaseException:
         storage.close()
         raise
@@ -175,10 +179,10 @@ def checkpoint_storage(configuration: Configuration, job_id: str) -> CheckpointS
     return JobManagerStorage(limit, codec)
 
 
-def _restorable(graph: JobGraph, point: RestorePoint, allow_non_restored: bool) -> RestorePoint:
+def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint) -> RestorePoint:
     """The point itself, or, when its in-flight records cannot be moved, the nearest older one that has none."""
     try:
-        assign_state(graph, point, allow_non_restored)
+        assigner.assign(point)
         return point
     except UnmovableRecordsError as error:
         nearest = latest_aligned(point.root, point.checkpoint_id)
@@ -187,7 +191,7 @@ def _restorable(graph: JobGraph, point: RestorePoint, allow_non_restored: bool) 
         log.warning(
             "job %s: %s Checkpoint %d, which is retained beside it, has none: the job starts from that one, and what "
             "sinks have committed since then will be written again.",
-            graph.name,
+            job_name,
             error,
             nearest.checkpoint_id,
         )

@@ -1,0 +1,80 @@
+"""What the states of a job share: everything that outlives an attempt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tidegate.common.ids import AttemptNumber
+from tidegate.common.job_status import JobStatus
+from tidegate.fault_tolerance.job_side import JobFaultTolerance
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.collect_ledger import CollectLedger
+from tidegate.jobmanager.failure_history import FailureHistory
+from tidegate.jobmanager.gang import Gang
+from tidegate.jobmanager.job_settings import JobSettings
+from tidegate.jobmanager.outbox import Outbox
+from tidegate.jobmanager.recovery_policy import RecoveryPolicy
+from tidegate.jobmanager.restart_strategies import RestartDecision
+from tidegate.jobmanager.state_assignment import StateAssigner
+from tidegate.protocol.instructions import CancelGang, StatusChanged
+from tidegate.protocol.messages import FailureInfo, FaultToleranceMessage, Register, SlotToMaster
+
+
+class Job:
+    """Only the states change it, in the course of an event; what they want done is collected in `out`."""
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        settings: JobSettings,
+        model: JobFaultTolerance,
+        policy: RecoveryPolicy,
+        assigner: StateAssigner,
+        plan_for: Callable[[AttemptNumber], bytes],
+        *,
+        from_snapshot: bool,
+    ) -> None:
+        self.graph = graph
+        self.settings = settings
+        self.model = model
+        self.policy = policy
+        self.assigner = assigner
+        self.plan_for = plan_for
+        self.out = Outbox()
+        self.failures = FailureHistory()
+        self.collected = CollectLedger(any_first=from_snapshot)
+        self.status = JobStatus.CREATED  # as the host knows it: that of the present state, between any two events
+        self.started_ms: float | None = None
+        self.restored: RestorePoint | None = None  # what the current attempt was deployed with
+        self.fenced_messages = 0  # messages of attempts that are over, dropped
+
+    def show(self, status: JobStatus) -> None:
+        """The host learns of it when it has changed."""
+        if status is not self.status:
+            self.status = status
+            self.out.add(StatusChanged(status))
+
+    def fence(self, message: SlotToMaster) -> None:
+        """A message of an attempt that is over, or that is leaving: nothing follows from it."""
+        self.fenced_messages += 1
+        if isinstance(message, Register):
+            self.out.refuse(message, f"attempt {message.attempt} of the job is over")
+        elif isinstance(message, FaultToleranceMessage):
+            self.out.extend(self.model.on_late_message(message))
+
+    def kill(self, gang: Gang) -> None:
+        """Spark is asked, once, to kill what is left of the gang."""
+        if not gang.killed and not gang.exited:
+            gang.killed = True
+            self.out.add(CancelGang(gang.attempt))
+
+    def decide(self, failure: FailureInfo, now_ms: float) -> RestartDecision:
+        """What follows the failure of an attempt."""
+        verdict = self.policy.on_failure(failure, now_ms)
+        if verdict.warning:
+            self.out.log(logging.WARNING, verdict.warning)
+        if verdict.falls_back:
+            self.collected.start_over()
+        return verdict.decision
