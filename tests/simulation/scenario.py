@@ -124,7 +124,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
             "simulated",
             heartbeat_interval_ms=50.0,
             heartbeat_timeout_ms=400.0,
-            leave_grace_ms=rng.choice((5.0, 500.0)),
+            leave_grace_ms=_any_ms(rng),
         ),
         storage=storage,
         weights=Weights(
@@ -139,7 +139,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         tick_ms=rng.choice((0.3, 1.0)),
         link_slowness=rng.choice((0.0, 0.0, 0.7, 0.9)),
         async_slowness=rng.choice((0.0, 0.0, 0.7, 0.95)),
-        restart_delay_ms=rng.choice((0.0, 0.0, 5.0)),
+        restart_delay_ms=0.0 if rng.random() < 0.4 else _any_ms(rng),
         calm_after=rng.choice((1500, 3000)),
         check_every=20,
         variation=variation,
@@ -152,6 +152,12 @@ def _builder(variation: Variation) -> type[JobBuilder]:
     from tests.simulation.time_jobs import TimeJobBuilder  # brings the model of the windows with it
 
     return TimeJobBuilder
+
+
+def _any_ms(rng: random.Random) -> float:
+    """From one millisecond to a second, every order of magnitude as likely as the others: which of two such durations
+    is the longer one, and by how much, is open."""
+    return float(10 ** rng.uniform(0, 3))
 
 
 def _backend(rng: random.Random, variation: Variation) -> str:

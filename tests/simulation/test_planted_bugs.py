@@ -10,10 +10,12 @@ import pytest
 
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import Mode, Variation
+from tidegate.common.errors import InternalError
 from tidegate.fault_tolerance.barriers import handlers as barriers
 from tidegate.fault_tolerance.barriers.subtask_checkpoint import SubtaskCheckpoint
 from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
 from tidegate.jobmanager import state_assignment
+from tidegate.jobmanager.leaving_states import RestartDelay
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.state.heap.increments import IncrementLedger
@@ -210,6 +212,15 @@ def cache_not_in_the_snapshot(patch: Patch) -> None:
     patch.setattr(RocksDBKeyedStateBackend, "snapshot", without_cache)
 
 
+def exit_during_the_delay_is_unheard_of(patch: Patch) -> None:
+    """The JobMaster does not reckon with a gang that exits when it was given up already."""
+
+    def unheard_of(self: Any, error: str | None, now_ms: float) -> Any:
+        raise InternalError("the exit of a gang that was given up")
+
+    patch.setattr(RestartDelay, "on_gang_exit", unheard_of)
+
+
 BUGS: list[tuple[Callable[[Patch], None], Mode]] = [
     (no_alignment, Mode.ALIGNED),
     (no_alignment, Mode.CONCURRENT),
@@ -228,6 +239,7 @@ BUGS: list[tuple[Callable[[Patch], None], Mode]] = [
     (changes_of_aborted_checkpoints_forgotten, Mode.ALIGNED),
     (credits_leak, Mode.NONE),
     (barriers_overtake_in_aligned_mode, Mode.ALIGNED),
+    (exit_during_the_delay_is_unheard_of, Mode.ALIGNED),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from tidegate.common.errors import InternalError
 from tidegate.common.ids import CheckpointId
@@ -33,11 +34,16 @@ class RecoveryPolicy:
         if failure.corrupt_checkpoint:
             refused = CheckpointId(failure.corrupt_checkpoint)
             refusal = self._model.refuse(refused)
-            if refusal is Refusal.NOTHING_LEFT:
-                reason = f"checkpoint {refused} cannot be read and there is no other one to start from"
-                return FailureVerdict(GiveUp(reason))
-            if refusal is Refusal.FALL_BACK:
-                return self._fall_back(refused, failure)
+            match refusal:
+                case Refusal.NOTHING_LEFT:
+                    reason = f"checkpoint {refused} cannot be read and there is no other one to start from"
+                    return FailureVerdict(GiveUp(reason))
+                case Refusal.FALL_BACK:
+                    return self._fall_back(refused, failure)
+                case Refusal.NOT_CURRENT:
+                    pass
+                case _:
+                    assert_never(refusal)
         if failure.permanent:
             return FailureVerdict(GiveUp("a restart cannot help"))
         return FailureVerdict(self._restart.on_failure(now_ms))

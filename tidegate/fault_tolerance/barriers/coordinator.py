@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import assert_never
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
@@ -209,10 +210,15 @@ class CheckpointCoordinator:
 
     def _queue_request(self, request: CheckpointRequest) -> None:
         verdict = self._decider.request(request)
-        if verdict is Queueing.NOT_RUNNING:
-            self._refuse_request(request, "the job is not running right now: try again when it is")
-        elif verdict is Queueing.QUEUE_FULL:
-            self._refuse_request(request, "too many checkpoints were requested already: wait for them")
+        match verdict:
+            case Queueing.QUEUED:
+                pass
+            case Queueing.NOT_RUNNING:
+                self._refuse_request(request, "the job is not running right now: try again when it is")
+            case Queueing.QUEUE_FULL:
+                self._refuse_request(request, "too many checkpoints were requested already: wait for them")
+            case _:
+                assert_never(verdict)
 
     def on_tick(self, now_ms: float) -> list[Outcome]:
         for pending in list(self._pending.values()):
@@ -227,12 +233,18 @@ class CheckpointCoordinator:
         if pending is None:
             return self.on_fenced_ack(ack)
         verdict = pending.acknowledge(ack.snapshot)
-        if verdict is Acknowledgement.SUCCESS:
-            self.stats.on_acknowledged(ack.checkpoint_id, ack.snapshot, now_ms)
-            if pending.fully_acknowledged:
-                self._write_metadata(pending, now_ms)
-        elif verdict is Acknowledgement.UNKNOWN:
-            self._log(logging.ERROR, f"an unknown task acknowledged checkpoint {ack.checkpoint_id}: please file a bug")
+        match verdict:
+            case Acknowledgement.SUCCESS:
+                self.stats.on_acknowledged(ack.checkpoint_id, ack.snapshot, now_ms)
+                if pending.fully_acknowledged:
+                    self._write_metadata(pending, now_ms)
+            case Acknowledgement.DUPLICATE:
+                pass
+            case Acknowledgement.UNKNOWN:
+                text = f"an unknown task acknowledged checkpoint {ack.checkpoint_id}: please file a bug"
+                self._log(logging.ERROR, text)
+            case _:
+                assert_never(verdict)
         return self._flush(now_ms)
 
     def on_fenced_ack(self, ack: AckCheckpoint) -> list[Outcome]:
@@ -353,7 +365,6 @@ class CheckpointCoordinator:
             self._delete(self._files.discard(checkpoint_id))
         else:
             self._delete(self._files.abandon(checkpoint_id, pending.snapshots.values()))
-        pending.discard()
         self.stats.on_failed(checkpoint_id, reason, detail, now_ms)
         self._decider.on_checkpoint_ended(now_ms)
         what = "savepoint" if pending.savepoint else "checkpoint"

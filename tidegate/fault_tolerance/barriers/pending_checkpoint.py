@@ -22,17 +22,15 @@ class Acknowledgement(enum.Enum):
     SUCCESS = "success"  # noted
     DUPLICATE = "duplicate"  # this task has acknowledged before: nothing has changed
     UNKNOWN = "unknown"  # there is no such task in this job
-    DISCARDED = "discarded"  # the checkpoint was given up; what was written for it must be deleted
 
 
 class PendingState(enum.Enum):
     COLLECTING = "collecting"  # waiting for acknowledgements
     WRITING = "writing"  # all are here; the metadata is being written
-    DISCARDED = "discarded"  # given up
 
 
 class PendingCheckpoint:
-    """`acknowledge`, `begin_writing` and `discard` change it."""
+    """`acknowledge` and `begin_writing` change it. The coordinator forgets one that has failed or is complete."""
 
     def __init__(
         self,
@@ -67,8 +65,6 @@ class PendingCheckpoint:
 
     def acknowledge(self, snapshot: TaskSnapshot) -> Acknowledgement:
         task = (snapshot.vertex, snapshot.subtask)
-        if self.state is PendingState.DISCARDED:
-            return Acknowledgement.DISCARDED
         if task in self.snapshots:
             return Acknowledgement.DUPLICATE
         if task not in self._waiting:
@@ -83,9 +79,6 @@ class PendingCheckpoint:
             f"checkpoint {self.checkpoint_id} is not ready to be completed",
         )
         self.state = PendingState.WRITING
-
-    def discard(self) -> None:
-        self.state = PendingState.DISCARDED
 
     def describe_missing(self) -> str:
         """For the message of a checkpoint that took too long."""
