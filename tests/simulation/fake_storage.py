@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import CheckpointId, SubtaskIndex, VertexId
 from tidegate.storage.files import Files
 from tidegate.storage.filesystem import FileSystemStorage
@@ -44,7 +44,7 @@ class FakeFiles:
 
     def check(self, operation: str, path: str) -> None:
         if self.fault(operation, path):
-            raise SnapshotError(f"cannot {operation} {self.describe(path)}: the test says so")
+            raise StorageUnavailableError(f"cannot {operation} {self.describe(path)}: the test says so")
 
     def describe(self, path: str) -> str:
         return f"fake:{path}"
@@ -56,7 +56,7 @@ class FakeFiles:
     def read(self, path: str) -> bytes:
         self.check("read", path)
         if path not in self.content:
-            raise SnapshotError(f"cannot read {self.describe(path)}: there is no such file or directory")
+            raise SnapshotDamagedError(f"cannot read {self.describe(path)}: there is no such file or directory")
         return self.content[path]
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:

@@ -15,7 +15,7 @@ from tests.coroutines import run_to_end
 from tests.simulation.functions import KeyedStates, SubtaskCount
 from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
 from tests.simulation.pools import Link
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.serialization import ROWS, ROWS_WITH_TIMESTAMPS
 from tidegate.network.transport import ConnectionLostError
@@ -156,7 +156,7 @@ class SimSlot:
 
     def _fail(self, error: Exception) -> None:
         cause = error.cause if isinstance(error, OperatorFailure) else error
-        corrupt = self.sim.faults.corrupted and isinstance(cause, SnapshotError)
+        corrupt = self.sim.faults.corrupted and isinstance(cause, SnapshotDamagedError)
         if not corrupt and not isinstance(cause, (InjectedFault, CommitFailedError, ConnectionLostError)):
             raise BrokenPromise(f"slot {self} failed by itself: {error!r}") from error
         if self.failed:

@@ -161,6 +161,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "tidegate.checkpoint.history-size": at(JOB, "test_history_size"),
     "tidegate.sink.commit-retries": _COMMITS,
     "tidegate.sink.commit-backoff": _COMMITS,
+    "tidegate.storage.permissions": at(
+        "unit/storage/test_permissions.py", "test_the_option_reaches_every_place_that_holds_user_data"
+    ),
     "tidegate.cache.dir": at("unit/datastream/test_cached_streams.py", "test_the_folder_can_be_chosen"),
     "tidegate.python.files": at(SPARK, "test_python_files_are_shipped_to_the_workers"),
 }

@@ -27,6 +27,16 @@ class SnapshotError(TidegateError):
     """A checkpoint or savepoint is missing, incomplete, corrupt or does not fit the job."""
 
 
+class SnapshotDamagedError(SnapshotError):
+    """A checkpoint or savepoint is proved to be damaged: a checksum or the format is wrong, a file belongs to another
+    snapshot, or the storage answers and says that it is gone. Reading it again cannot help; an older one may do."""
+
+
+class StorageUnavailableError(SnapshotError):
+    """The storage cannot be read or written now. What it holds may be intact, so it is tried again and nothing older is
+    taken in its place."""
+
+
 class StateBackendError(TidegateError):
     """Working state cannot be read or written (disk full, folder gone); the message names the folder."""
 

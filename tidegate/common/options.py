@@ -541,6 +541,15 @@ SINK_COMMIT_BACKOFF = ConfigOption(
     "Wait before a failed commit is tried again; doubles with each try.",
     minimum=0,
 )
+STORAGE_PERMISSIONS = ConfigOption(
+    "tidegate.storage.permissions",
+    _ENUM,
+    "owner",
+    "Who may read what is made on local and shared disks: checkpoints, savepoints, cached and staged records. `owner`: "
+    "0700 for folders and 0600 for files; `group`: 0750 and 0640; `umask`: as the umask says. RocksDB's working state "
+    "is always the owner's. What sinks write is not meant: it follows the umask.",
+    choices=("owner", "group", "umask"),
+)
 CACHE_DIR = ConfigOption(
     "tidegate.cache.dir",
     _STRING,

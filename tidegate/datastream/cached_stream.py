@@ -102,7 +102,10 @@ def cache_folder(environment: StreamExecutionEnvironment) -> StorageLocation:
         if base is None:
             folder = StorageLocation.parse(tempfile.mkdtemp(prefix="tidegate-cache-"))
         else:
-            folder = StorageLocation.parse(base).child(f"tidegate-cache-{uuid.uuid4().hex}")
+            permissions = options.read(environment._configuration, options.STORAGE_PERMISSIONS)
+            folder = (
+                StorageLocation.parse(base).with_permissions(permissions).child(f"tidegate-cache-{uuid.uuid4().hex}")
+            )
         environment._cache_folder = folder
         environment._delete_caches = weakref.finalize(environment, _delete_quietly, folder)
     return environment._cache_folder

@@ -21,7 +21,8 @@ class FailureVerdict:
 
 
 class RecoveryPolicy:
-    """The restart strategy, and above it: what cannot be cured by a restart, and checkpoints that cannot be read."""
+    """The restart strategy, and above it: what cannot be cured by a restart, and checkpoints that are proved to be
+    damaged. One that merely cannot be read now is for the restart strategy: the next attempt tries the same one."""
 
     def __init__(self, restart: RestartStrategy, model: JobFaultTolerance) -> None:
         self._restart = restart
@@ -36,7 +37,7 @@ class RecoveryPolicy:
             refusal = self._model.refuse(refused)
             match refusal:
                 case Refusal.NOTHING_LEFT:
-                    reason = f"checkpoint {refused} cannot be read and there is no other one to start from"
+                    reason = f"checkpoint {refused} is damaged and there is no other one to start from"
                     return FailureVerdict(GiveUp(reason))
                 case Refusal.FALL_BACK:
                     return self._fall_back(refused, failure)
@@ -55,7 +56,8 @@ class RecoveryPolicy:
             raise InternalError("the model falls back to nothing")
         return FailureVerdict(
             RestartAfter(0.0),
-            f"checkpoint {refused} cannot be read ({failure.summary}); falling back to checkpoint "
-            f"{point.checkpoint_id}: what sinks have committed since then may be written again",
+            f"checkpoint {refused} is damaged ({failure.summary}); falling back to checkpoint {point.checkpoint_id}: "
+            f"what was read since checkpoint {point.checkpoint_id} is read again, so sinks that have committed since "
+            "then get those records twice, unless they write by key",
             falls_back=True,
         )

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.common.errors import ConfigurationError, SnapshotDamagedError
 from tidegate.contracts.state import (
     BroadcastState,
     ListState,
@@ -201,7 +201,7 @@ class OperatorStateBackend(OperatorStateStore):
                 continue
             mode, items = self._unclaimed.setdefault(state.name, (state.mode, []))
             if mode != state.mode:
-                raise SnapshotError(
+                raise SnapshotDamagedError(
                     f"operator '{self.operator_name}': operator state '{state.name}' is both {mode} and {state.mode} "
                     "state in the snapshot"
                 )
@@ -215,8 +215,8 @@ class OperatorStateBackend(OperatorStateStore):
             raise self._wrong_count(name, len(items), count)
         return items
 
-    def _wrong_count(self, name: str, found: int, expected: int) -> SnapshotError:
-        return SnapshotError(
+    def _wrong_count(self, name: str, found: int, expected: int) -> SnapshotDamagedError:
+        return SnapshotDamagedError(
             f"operator '{self.operator_name}': operator state '{name}' has {found} items where the snapshot "
             f"says {expected}"
         )

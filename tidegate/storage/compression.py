@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import zlib
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError, SnapshotError
 
 NONE = ""
 ZLIB = "zlib"
@@ -28,4 +28,4 @@ def decompress(data: bytes, codec: str) -> bytes:
     try:
         return zlib.decompress(data)
     except zlib.error as error:
-        raise SnapshotError(f"compressed state cannot be unpacked: {error}; use another checkpoint") from error
+        raise SnapshotDamagedError(f"compressed state cannot be unpacked: {error}; use another checkpoint") from error

@@ -1,8 +1,13 @@
 """The few file operations that storage needs, under one root, on local disks and through `pyarrow.fs`.
 
 Paths are relative to the root and '/'-separated. A file appears under its name only when it is complete: locally by a
-temporary name, fsync and rename; on object stores because an object exists only once its upload is finished. Every
-failure is a SnapshotError with the full path and the cause. Safe to use from several threads.
+temporary name, fsync and rename; on object stores because an object exists only once its upload is finished. Safe to
+use from several threads.
+
+Every failure is a SnapshotError with the full path and the cause, of one of two kinds: StorageUnavailableError when it
+may be another story later, SnapshotDamagedError when a file is gone for good: the store answers, and does not list it.
+
+What is made on a local disk holds user data and is for the owner alone, unless the location says otherwise.
 """
 
 from __future__ import annotations
@@ -13,13 +18,32 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
-from tidegate.common.errors import ConfigurationError, SnapshotError, TidegateError
+from tidegate.common.errors import (
+    ConfigurationError,
+    SnapshotDamagedError,
+    SnapshotError,
+    StorageUnavailableError,
+    TidegateError,
+)
 from tidegate.storage.location import StorageLocation
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 UNFINISHED = ".part-"  # in the name of a file that is not complete
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Of what is made on a local disk; the umask is taken off as always."""
+
+    directory: int
+    file: int
+
+
+OWNER, GROUP, UMASK = "owner", "group", "umask"
+PERMISSIONS = {OWNER: Permissions(0o700, 0o600), GROUP: Permissions(0o750, 0o640), UMASK: Permissions(0o777, 0o666)}
 
 
 class OutputFile(Protocol):
@@ -97,8 +121,42 @@ def storage_errors(action: str, where: str) -> Iterator[None]:
         raise
     except Exception as cause:  # pyarrow raises OSError, ValueError and NotImplementedError
         if isinstance(cause, FileNotFoundError):
-            raise SnapshotError(f"cannot {action} {where}: there is no such file or directory") from cause
-        raise SnapshotError(f"cannot {action} {where}: {type(cause).__name__}: {cause}") from cause
+            raise StorageUnavailableError(f"cannot {action} {where}: there is no such file or directory") from cause
+        raise StorageUnavailableError(f"cannot {action} {where}: {type(cause).__name__}: {cause}") from cause
+
+
+@contextlib.contextmanager
+def reading(files: Files, path: str) -> Iterator[None]:
+    """A file that is not there is gone for good when the store lists others beside it. A root without anything is taken
+    for a disk that is not mounted: nothing older in it could be read either."""
+    where = files.describe(path)
+    try:
+        with storage_errors("read", where):
+            yield
+    except StorageUnavailableError as error:
+        if not isinstance(error.__cause__, FileNotFoundError) or not is_gone(files, path):
+            raise
+        raise SnapshotDamagedError(f"cannot read {where}: there is no such file, it has been deleted") from error
+
+
+def is_gone(files: Files, path: str) -> bool:
+    """Whether the store can be asked, holds something, but not this file. StorageUnavailableError when it cannot."""
+    directory, _, name = path.rpartition("/")
+    return bool(files.names("")) and name not in files.names(directory)
+
+
+def make_directories(path: str, root: str, mode: int) -> None:
+    """`path`, which is `root` or below it. What is above the root is the user's, and is made as the umask says."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        if path == root:
+            os.makedirs(os.path.dirname(root), exist_ok=True)
+            break
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another task made it just now
+            os.mkdir(directory, mode)
 
 
 # ---------------------------------------------------------------- local
@@ -107,8 +165,9 @@ def storage_errors(action: str, where: str) -> Iterator[None]:
 class LocalFiles:
     remote = False
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, permissions: str = OWNER) -> None:
         self._root = root
+        self._permissions = PERMISSIONS[permissions]
 
     def describe(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
@@ -116,17 +175,17 @@ class LocalFiles:
     def create(self, path: str) -> OutputFile:
         full = self.describe(path)
         with storage_errors("write", full):
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-            return _LocalOutput(full)
+            make_directories(os.path.dirname(full), self._root, self._permissions.directory)
+            return _LocalOutput(full, self._permissions.file)
 
     def read(self, path: str) -> bytes:
         full = self.describe(path)
-        with storage_errors("read", full), open(full, "rb") as file:
+        with reading(self, path), open(full, "rb") as file:
             return file.read()
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         full = self.describe(path)
-        with storage_errors("read", full), open(full, "rb", buffering=0) as file:
+        with reading(self, path), open(full, "rb", buffering=0) as file:
             file.seek(offset)
             return _read_fully(file, length)
 
@@ -168,10 +227,11 @@ def _read_fully(file: Any, length: int) -> bytes:
 
 
 class _LocalOutput:
-    def __init__(self, full_path: str) -> None:
+    def __init__(self, full_path: str, mode: int) -> None:
         self._path = full_path
         self._temporary = f"{full_path}{UNFINISHED}{uuid.uuid4().hex[:8]}"
-        self._file: BinaryIO = open(self._temporary, "xb")  # noqa: SIM115 (closed by commit or discard)
+        descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        self._file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, data: bytes) -> None:
         with storage_errors("write", self._path):
@@ -225,12 +285,12 @@ class ArrowFiles:
             return _ArrowOutput(self._fs, temporary, full, self.describe(path))
 
     def read(self, path: str) -> bytes:
-        with storage_errors("read", self.describe(path)), self._fs.open_input_stream(self._full(path)) as stream:
+        with reading(self, path), self._fs.open_input_stream(self._full(path)) as stream:
             data: bytes = stream.read()
             return data
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        with storage_errors("read", self.describe(path)), self._fs.open_input_file(self._full(path)) as file:
+        with reading(self, path), self._fs.open_input_file(self._full(path)) as file:
             data: bytes = file.read_at(length, offset)
             return data
 
@@ -286,7 +346,7 @@ class _ArrowOutput:
 @functools.lru_cache(maxsize=16)
 def _open_files(location: StorageLocation, pid: int) -> Files:
     if location.is_local:
-        return LocalFiles(location.local_path)
+        return LocalFiles(location.local_path, location.permissions or OWNER)
     with storage_errors("reach", location.uri):
         filesystem, path = open_filesystem(location)
         return ArrowFiles(filesystem, path, location.uri)

@@ -9,7 +9,7 @@ from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.storage import compression
 from tidegate.storage.cleanup import Deletion, checkpoint_files, delete_quietly
-from tidegate.storage.files import Files, check_writable, open_files, write_file
+from tidegate.storage.files import OWNER, PERMISSIONS, Files, check_writable, open_files, write_file
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import (
     LOCK,
@@ -21,7 +21,7 @@ from tidegate.storage.job_directory import (
 )
 from tidegate.storage.job_lock import JobLock, LocalJobLock, RemoteJobLock
 from tidegate.storage.location import StorageLocation
-from tidegate.storage.metadata import encode_metadata, read_metadata_file
+from tidegate.storage.metadata import check_belongs, encode_metadata, read_metadata_file
 from tidegate.storage.reader import FileStateSource
 from tidegate.storage.worker_storage import FileSystemWorkerStorage, JobManagerWorkerStorage, WorkerStorage
 from tidegate.storage.writers import DEFAULT_MIN_FILE_SIZE
@@ -39,10 +39,12 @@ class FileSystemStorage:
         min_file_size: int = DEFAULT_MIN_FILE_SIZE,
         codec: str = compression.NONE,
         memory_limit: int | None = None,
+        permissions: str = OWNER,
     ) -> None:
         """`memory_limit`: workers make no files, their state (up to so many bytes per task and checkpoint) travels to
-        the JobManager and is stored within the metadata."""
-        self._location = job_location(StorageLocation.parse(directory, options), job_id)
+        the JobManager and is stored within the metadata. `permissions`: see `files.PERMISSIONS`."""
+        parent = StorageLocation.parse(directory, options).with_permissions(permissions)
+        self._location = job_location(parent, job_id)
         self._min_file_size = min_file_size
         self._codec = codec
         self._memory_limit = memory_limit
@@ -64,7 +66,9 @@ class FileSystemStorage:
         self._lock = lock
 
     def _make_lock(self) -> JobLock:
-        return LocalJobLock(self._location.local_path) if self._location.is_local else RemoteJobLock(self.files())
+        if self._location.is_local:
+            return LocalJobLock(self._location.local_path, PERMISSIONS[self._location.permissions or OWNER])
+        return RemoteJobLock(self.files())
 
     @contextlib.contextmanager
     def locked(self, now_ms: float) -> Iterator[None]:
@@ -96,7 +100,8 @@ class FileSystemStorage:
 
     def worker_storage(self) -> WorkerStorage:
         if self._memory_limit is not None:
-            return JobManagerWorkerStorage(self._memory_limit, codec=self._codec)
+            permissions = self._location.permissions or OWNER
+            return JobManagerWorkerStorage(self._memory_limit, codec=self._codec, permissions=permissions)
         return FileSystemWorkerStorage(self._location, self._min_file_size, codec=self._codec)
 
     def source(self) -> FileStateSource:
@@ -110,7 +115,10 @@ class FileSystemStorage:
         return str(self._location.child(checkpoint_directory(metadata.checkpoint_id)))
 
     def read_metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
-        return read_metadata_file(self.files(), metadata_file(checkpoint_id))
+        path = metadata_file(checkpoint_id)
+        metadata = read_metadata_file(self.files(), path)
+        check_belongs(metadata, self._location.child(checkpoint_directory(checkpoint_id)), self.files().describe(path))
+        return metadata
 
     def completed_checkpoints(self) -> list[CheckpointId]:
         """Those with a metadata file, oldest first; whether it can be read shows `read_metadata`."""

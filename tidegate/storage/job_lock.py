@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from tidegate.common.errors import ConfigurationError, SnapshotError
-from tidegate.storage.files import Files, storage_errors, write_file
+from tidegate.storage.files import OWNER, PERMISSIONS, Files, Permissions, make_directories, storage_errors, write_file
 from tidegate.storage.job_directory import LOCK
 
 STALE_AFTER_MS = 60_000
@@ -43,16 +43,17 @@ class JobLock(Protocol):
 
 
 class LocalJobLock:
-    def __init__(self, job_directory: str) -> None:
+    def __init__(self, job_directory: str, permissions: Permissions = PERMISSIONS[OWNER]) -> None:
         self._directory = job_directory
+        self._permissions = permissions
         self._path = os.path.join(job_directory, LOCK)
         self._fd = -1
 
     def acquire(self, now_ms: float) -> None:
         with storage_errors("lock", self._path):
-            os.makedirs(self._directory, exist_ok=True)
+            make_directories(self._directory, self._directory, self._permissions.directory)
             while True:
-                fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT, self._permissions.file)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:

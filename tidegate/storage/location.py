@@ -13,6 +13,7 @@ from tidegate.common.errors import ConfigurationError
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _OTHER_SCHEMES = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _SECRETS = ("access_key", "secret_key", "session_token")
+_PERMISSIONS = "permissions"
 _S3_OPTIONS = ("endpoint_override", "region", "scheme", "anonymous", *_SECRETS)
 
 
@@ -49,6 +50,15 @@ class StorageLocation:
         raise ConfigurationError(
             f"'{uri}': storage of the kind '{parts.scheme}' is not known; use a local path, file, s3, gs, abfs or hdfs"
         )
+
+    def with_permissions(self, permissions: str) -> StorageLocation:
+        """Who may read what is made here (`files.PERMISSIONS`); only for local paths, other stores have rules of their
+        own."""
+        return StorageLocation(self.uri, ((_PERMISSIONS, permissions),)) if self.is_local else self
+
+    @property
+    def permissions(self) -> str | None:
+        return dict(self.options).get(_PERMISSIONS)
 
     @property
     def scheme(self) -> str:

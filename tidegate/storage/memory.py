@@ -6,6 +6,7 @@ from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.storage import compression
 from tidegate.storage.cleanup import Deletion
+from tidegate.storage.files import OWNER
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import checkpoint_of_directory
 from tidegate.storage.reader import InlineStateSource
@@ -20,9 +21,12 @@ class JobManagerStorage:
 
     root = ""
 
-    def __init__(self, max_state_size: int = DEFAULT_MEMORY_LIMIT, codec: str = compression.NONE) -> None:
+    def __init__(
+        self, max_state_size: int = DEFAULT_MEMORY_LIMIT, codec: str = compression.NONE, permissions: str = OWNER
+    ) -> None:
         self._max_state_size = max_state_size
         self._codec = codec
+        self._permissions = permissions  # of savepoints
         self._metadata: dict[CheckpointId, CheckpointMetadata] = {}  # bounded by the number of retained checkpoints
 
     def open(self, now_ms: float) -> None: ...
@@ -32,7 +36,7 @@ class JobManagerStorage:
     def close(self) -> None: ...
 
     def worker_storage(self) -> WorkerStorage:
-        return JobManagerWorkerStorage(self._max_state_size, codec=self._codec)
+        return JobManagerWorkerStorage(self._max_state_size, codec=self._codec, permissions=self._permissions)
 
     def source(self) -> InlineStateSource:
         return InlineStateSource()

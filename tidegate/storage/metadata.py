@@ -6,6 +6,7 @@ before (u64); integers little-endian.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,17 +14,18 @@ from dataclasses import dataclass
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError, SnapshotError, StorageUnavailableError
 from tidegate.storage.checksums import checksum
-from tidegate.storage.files import Files, open_files
+from tidegate.storage.files import Files, is_gone, open_files
 from tidegate.storage.handles import CheckpointMetadata
-from tidegate.storage.job_directory import METADATA_NAME
+from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 
 FORMAT_VERSION = 2
 _MAGIC = b"TIDEGATE"
 _HEADER = struct.Struct("<8sIQ")
 _TRAILER = struct.Struct("<Q")
+_JOB_ID = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
     """`where` names the file in the errors."""
     if not data.startswith(_MAGIC[: len(data)]) or (data and data[:1] != _MAGIC[:1]):
-        raise SnapshotError(f"{where} is not the metadata of a checkpoint or savepoint of Tidegate")
+        raise SnapshotDamagedError(f"{where} is not the metadata of a checkpoint or savepoint of Tidegate")
     if len(data) < _HEADER.size:
-        raise SnapshotError(f"{where} is incomplete ({len(data)} bytes): the checkpoint was not finished")
+        raise SnapshotDamagedError(f"{where} is incomplete ({len(data)} bytes): the checkpoint was not finished")
     _, version, length = _HEADER.unpack_from(data)
     if version > FORMAT_VERSION:
         raise SnapshotError(
@@ -53,13 +55,15 @@ def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
         )
     expected = _HEADER.size + length + _TRAILER.size
     if len(data) < expected:
-        raise SnapshotError(f"{where} is incomplete ({len(data)} of {expected} bytes): the checkpoint was not finished")
+        raise SnapshotDamagedError(
+            f"{where} is incomplete ({len(data)} of {expected} bytes): the checkpoint was not finished"
+        )
     if len(data) > expected or xxh3_64_intdigest(data[: -_TRAILER.size]) != _TRAILER.unpack(data[-_TRAILER.size :])[0]:
-        raise SnapshotError(f"{where} is corrupt: its checksum does not match; use another checkpoint")
+        raise SnapshotDamagedError(f"{where} is corrupt: its checksum does not match; use another checkpoint")
     try:
         return msgspec.msgpack.decode(data[_HEADER.size : -_TRAILER.size], type=CheckpointMetadata)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise SnapshotError(f"{where} cannot be decoded: {error}") from error
+        raise SnapshotDamagedError(f"{where} cannot be decoded: {error}") from error
 
 
 def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedMetadata:
@@ -68,6 +72,7 @@ def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedM
     directory = location.parent() if location.name == METADATA_NAME else location
     files = open_files(directory)
     metadata = read_metadata_file(files, METADATA_NAME)
+    check_belongs(metadata, directory, files.describe(METADATA_NAME))
     _check_companions(files, metadata)
     return LoadedMetadata(
         metadata=metadata,
@@ -77,19 +82,42 @@ def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedM
     )
 
 
+def check_belongs(metadata: CheckpointMetadata, directory: StorageLocation, where: str) -> None:
+    """SnapshotDamagedError when the file lies in the folder of another checkpoint or job: intact, but misdirected. The
+    folder of a job may have been renamed, and counts only when its name is a job's id. A savepoint can be moved
+    anywhere: it is held together by the checksum of `metadata.json`."""
+    if metadata.self_contained:
+        return
+    of_folder = checkpoint_of_directory(directory.name)
+    if of_folder is not None and of_folder != metadata.checkpoint_id:
+        raise SnapshotDamagedError(
+            f"{where} is the metadata of checkpoint {metadata.checkpoint_id}, not of {of_folder}: a file was copied "
+            "into the wrong folder; use another checkpoint"
+        )
+    job = directory.parent().name
+    if _JOB_ID.fullmatch(job) and _JOB_ID.fullmatch(metadata.job_id) and job != metadata.job_id:
+        raise SnapshotDamagedError(
+            f"{where} is the metadata of job {metadata.job_id} ('{metadata.job_name}'), but lies in the directory of "
+            f"job {job}: a file was copied into the wrong folder; use another checkpoint"
+        )
+
+
 def _check_companions(files: Files, metadata: CheckpointMetadata) -> None:
     for path, expected in metadata.companions.items():
         where = files.describe(path)
         if files.size(path) is None:
-            raise SnapshotError(f"there is no {where}: the savepoint is incomplete, copy it again as a whole")
+            raise SnapshotDamagedError(f"there is no {where}: the savepoint is incomplete, copy it again as a whole")
         if checksum(files.read(path)) != expected:
-            raise SnapshotError(f"{where} is corrupt: its checksum does not match; use another copy of the savepoint")
+            raise SnapshotDamagedError(
+                f"{where} is corrupt: its checksum does not match; use another copy of the savepoint"
+            )
 
 
 def read_metadata_file(files: Files, path: str) -> CheckpointMetadata:
     where = files.describe(path)
     if files.size(path) is None:
-        raise SnapshotError(
+        kind = SnapshotDamagedError if is_gone(files, path) else StorageUnavailableError
+        raise kind(
             f"there is no {where}: the path is wrong, or the checkpoint was never completed, or it has been deleted"
         )
     return decode_metadata(files.read(path), where)

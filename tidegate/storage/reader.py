@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError, SnapshotError, StorageUnavailableError
 from tidegate.storage.checksums import checksum
 from tidegate.storage.compression import decompress
 from tidegate.storage.files import Files
@@ -35,17 +35,29 @@ class FileStateSource:
             return read_inline(handle)
         where = self._files.describe(handle.path)
         if handle.path.startswith("/") or ".." in handle.path.split("/"):
-            raise SnapshotError(f"the snapshot names the file {handle.path}, which is outside of its own directory")
+            raise SnapshotDamagedError(
+                f"the snapshot names the file {handle.path}, which is outside of its own directory"
+            )
         data = self._bytes(handle)
+        if not _is_whole(data, handle):
+            # Once more and past the cache, before a checkpoint is given up: it may have been the way, not the file.
+            self._whole.pop(handle.path, None)
+            data = self._files.read_range(handle.path, handle.offset, handle.length)
         if len(data) < handle.length:
-            raise SnapshotError(
+            size = self._files.size(handle.path)
+            if size is not None and size >= handle.offset + handle.length:
+                raise StorageUnavailableError(
+                    f"cannot read {where}: {len(data)} of {handle.length} bytes came from offset {handle.offset}, "
+                    f"although the file has {size}"
+                )
+            raise SnapshotDamagedError(
                 f"{where} is truncated: bytes {handle.offset} to {handle.offset + handle.length} are needed, it ends "
                 f"at {handle.offset + len(data)}; use another checkpoint"
             )
-        if checksum(data) != handle.checksum:
-            raise SnapshotError(
+        if not _is_whole(data, handle):
+            raise SnapshotDamagedError(
                 f"{where} is corrupt: the checksum of bytes {handle.offset} to {handle.offset + handle.length} does "
-                "not match; use another checkpoint"
+                "not match: it is damaged, or the file of another snapshot; use another checkpoint"
             )
         return decompress(data, handle.codec)
 
@@ -64,7 +76,11 @@ class FileStateSource:
         return whole[handle.offset : handle.offset + handle.length]
 
 
+def _is_whole(data: bytes, handle: FileRange) -> bool:
+    return len(data) == handle.length and checksum(data) == handle.checksum
+
+
 def read_inline(handle: InlineBytes) -> bytes:
     if checksum(handle.data) != handle.checksum:
-        raise SnapshotError("state that is kept in the metadata is corrupt: its checksum does not match")
+        raise SnapshotDamagedError("state that is kept in the metadata is corrupt: its checksum does not match")
     return decompress(handle.data, handle.codec)

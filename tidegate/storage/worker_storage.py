@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
 from tidegate.storage import compression
-from tidegate.storage.files import Files, open_files
+from tidegate.storage.files import OWNER, Files, open_files
 from tidegate.storage.handles import StateHandle
 from tidegate.storage.job_directory import exclusive_file, shared_file
 from tidegate.storage.location import StorageLocation
@@ -71,7 +71,8 @@ class FileSystemWorkerStorage:
         )
 
     def savepoint_files(self, target: str) -> Files:
-        return self._files(_with_options(target, dict(self.job_directory.options)))
+        location = _with_options(target, dict(self.job_directory.options))
+        return self._files(location.with_permissions(self.job_directory.permissions or OWNER))
 
     def _files(self, location: StorageLocation) -> Files:
         return open_files(location)
@@ -82,6 +83,7 @@ class JobManagerWorkerStorage:
     limit: int = DEFAULT_MEMORY_LIMIT
     supports_increments: bool = False
     codec: str = compression.NONE
+    permissions: str = OWNER  # of savepoints
 
     def task_writer(
         self, checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex
@@ -93,7 +95,7 @@ class JobManagerWorkerStorage:
         return file_source(root) if root else InlineStateSource()
 
     def savepoint_files(self, target: str) -> Files:
-        return open_files(StorageLocation.parse(target))
+        return open_files(StorageLocation.parse(target).with_permissions(self.permissions))
 
 
 def file_source(root: str, options: Mapping[str, str] | None = None) -> FileStateSource:

@@ -6,7 +6,15 @@ import os
 import traceback
 from collections.abc import Iterable
 
-from tidegate.common.errors import ConfigurationError, InternalError, SerializationError, SnapshotError, TidegateError
+from tidegate.common.errors import (
+    ConfigurationError,
+    InternalError,
+    SerializationError,
+    SnapshotDamagedError,
+    SnapshotError,
+    StorageUnavailableError,
+    TidegateError,
+)
 from tidegate.common.ids import CheckpointId
 from tidegate.common.value_conversion import shorten
 from tidegate.protocol.messages import FailureInfo
@@ -36,11 +44,23 @@ class OperatorFailure(TidegateError):
 
 
 class RestoreFailure(OperatorFailure):
-    """A checkpoint could not be read while an operator was being restored: the one before it may do."""
+    """An operator could not be restored. Only when the checkpoint is proved to be damaged may an older one be taken in
+    its place; when the storage did not answer, or the local disk was full, a restart tries the same one again."""
 
     def __init__(self, operator: str, subtask: int, checkpoint_id: CheckpointId, cause: BaseException) -> None:
         super().__init__(operator, subtask, f"restoring checkpoint {checkpoint_id}", cause)
         self.checkpoint_id = checkpoint_id
+
+    @property
+    def proves_damage(self) -> bool:
+        return isinstance(self.cause, SnapshotDamagedError)
+
+    @property
+    def is_permanent(self) -> bool:
+        """An intact snapshot that does not fit this job or this version will not fit the next time either."""
+        return isinstance(self.cause, SnapshotError) and not isinstance(
+            self.cause, SnapshotDamagedError | StorageUnavailableError
+        )
 
 
 def user_traceback(error: BaseException) -> str:
@@ -71,8 +91,9 @@ def describe(error: BaseException) -> FailureInfo:
             operator=error.operator,
             subtask=error.subtask,
             # State that does not fit what the job declares will not fit the next time either.
-            permanent=isinstance(cause, ConfigurationError | StateSchemaError),
-            corrupt_checkpoint=error.checkpoint_id if isinstance(error, RestoreFailure) else 0,
+            permanent=isinstance(cause, ConfigurationError | StateSchemaError)
+            or (isinstance(error, RestoreFailure) and error.is_permanent),
+            corrupt_checkpoint=error.checkpoint_id if isinstance(error, RestoreFailure) and error.proves_damage else 0,
         )
     if isinstance(error, TidegateError) and not isinstance(error, InternalError):
         return FailureInfo(summary=f"{type(error).__name__}: {error}")

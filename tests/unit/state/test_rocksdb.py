@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from tidegate.state.key_groups import key_group, key_group_range
 from tidegate.state.rocksdb import folders
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
 from tidegate.state.rocksdb.bulk_keys import encode_all, encode_in_order
+from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.folders import PREFIX, SlotFolder
 from tidegate.state.rocksdb.keys import GROUP, EntryCodec, decode_value, encode_value, is_exact, prefix_end
 from tidegate.state.rocksdb.records import (
@@ -141,6 +143,20 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path):
     backend = make(tmp_path / "file" / "below")
     with pytest.raises(StateBackendError, match=r"file/below.*localdir"):
         backend.get_state(VALUE)
+    backend.dispose()
+
+
+def test_a_database_that_cannot_be_opened_is_an_error_that_names_the_folder(tmp_path):
+    (tmp_path / "db").write_text("a file where the folder should be")
+    with pytest.raises(StateBackendError, match=r"'op'.*/db cannot be opened: .*state.backend.rocksdb.localdir"):
+        Database("op", tmp_path / "db")
+
+
+def test_working_state_is_for_the_owner_alone(tmp_path):
+    backend = make(tmp_path)
+    backend.get_state(VALUE)
+    (folder,) = tmp_path.glob(f"{PREFIX}*")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     backend.dispose()
 
 

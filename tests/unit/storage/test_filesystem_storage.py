@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import msgspec
 import pytest
 from snapshots import checkpoint
 
-from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.common.errors import ConfigurationError, SnapshotDamagedError, SnapshotError, StorageUnavailableError
+from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.files import LocalFiles, write_file
 from tidegate.storage.filesystem import FileSystemStorage
@@ -340,3 +344,109 @@ def test_bad_locations_are_refused(uri):
 def test_bad_job_ids_are_refused(tmp_path, job_id):
     with pytest.raises(ConfigurationError, match="job id"):
         FileSystemStorage(str(tmp_path), job_id)
+
+
+# ---------------------------------------------------------------- damaged, or not readable now
+
+
+def test_a_file_that_the_listing_does_not_have_is_gone_for_good(storage):
+    (first, _), path = written(storage)
+    os.unlink(path)
+    with pytest.raises(SnapshotDamagedError, match="deleted"):
+        storage.source().read(first)
+
+
+def test_a_directory_that_is_away_as_a_whole_is_not_damage(storage):
+    """A disk that is not mounted: there is nothing older to be read either."""
+    (first, _), _ = written(storage)
+    os.rename(storage.root, storage.root + "-away")
+    with pytest.raises(StorageUnavailableError):
+        storage.source().read(first)
+    os.mkdir(storage.root)
+    with pytest.raises(StorageUnavailableError):
+        storage.source().read(first)
+    os.rmdir(storage.root)
+    os.rename(storage.root + "-away", storage.root)
+    assert storage.source().read(first) == BIG
+
+
+def test_an_error_of_the_disk_is_not_damage(storage, monkeypatch):
+    (first, _), _ = written(storage)
+    for failure in (OSError(errno.EIO, "Input/output error"), PermissionError(errno.EACCES, "Permission denied")):
+        with monkeypatch.context() as patch:
+            patch.setattr("tidegate.storage.files._read_fully", raising(failure))
+            with pytest.raises(StorageUnavailableError, match=str(failure.strerror)):
+                storage.source().read(first)
+
+
+def test_bytes_that_are_right_the_second_time_are_taken(storage, monkeypatch):
+    (first, _), _ = written(storage)
+    answers = [b"x" * len(BIG), BIG, BIG[:5], BIG]
+    monkeypatch.setattr("tidegate.storage.files._read_fully", lambda file, length: answers.pop(0))
+    assert storage.source().read(first) == BIG
+    assert storage.source().read(first) == BIG
+
+
+def test_a_short_read_of_a_whole_file_is_not_damage(storage, monkeypatch):
+    (first, _), _ = written(storage)
+    monkeypatch.setattr("tidegate.storage.files._read_fully", lambda file, length: BIG[:5])
+    with pytest.raises(StorageUnavailableError, match="5 of 30000 bytes"):
+        storage.source().read(first)
+
+
+def raising(failure):
+    def fail(*_):
+        raise failure
+
+    return fail
+
+
+# ---------------------------------------------------------------- misdirected files
+
+
+def test_the_metadata_of_another_checkpoint_is_refused(storage):
+    for n in (6, 7):
+        storage.write_metadata(checkpoint(n))
+    folders = [Path(storage.root, f"chk-{n}") for n in (6, 7)]
+    shutil.copy(folders[0] / "_metadata", folders[1] / "_metadata")
+    for read in (lambda: storage.read_metadata(7), lambda: read_metadata(str(folders[1]))):
+        with pytest.raises(SnapshotDamagedError, match=r"chk-7/_metadata is the metadata of checkpoint 6, not of 7"):
+            read()
+    assert storage.read_metadata(6).checkpoint_id == 6
+
+
+def test_the_metadata_of_another_job_is_refused(tmp_path):
+    jobs = ["a" * 32, "b" * 32]
+    storages = [FileSystemStorage(str(tmp_path), job) for job in jobs]
+    for job, storage in zip(jobs, storages, strict=True):
+        storage.write_metadata(msgspec.structs.replace(checkpoint(7), job_id=job))
+    shutil.copy(tmp_path / jobs[0] / "chk-7/_metadata", tmp_path / jobs[1] / "chk-7/_metadata")
+    for read in (lambda: storages[1].read_metadata(7), lambda: read_metadata(str(tmp_path / jobs[1] / "chk-7"))):
+        with pytest.raises(SnapshotDamagedError, match=f"of job {jobs[0]} .*directory of job {jobs[1]}"):
+            read()
+    os.rename(tmp_path / jobs[0], tmp_path / "moved by hand")
+    assert read_metadata(str(tmp_path / "moved by hand" / "chk-7")).metadata.job_id == jobs[0]
+
+
+def test_swapped_shared_files_are_found(storage):
+    handles = []
+    for data in (BIG, bytes(reversed(BIG))):
+        w = writer(storage)
+        handles.append(w.shared.write(data))
+        w.close()
+    one, other = (os.path.join(storage.root, handle.path) for handle in handles)
+    os.rename(one, one + "-x")
+    os.rename(other, one)
+    os.rename(one + "-x", other)
+    for handle in handles:
+        with pytest.raises(SnapshotDamagedError, match="file of another snapshot"):
+            storage.source().read(handle)
+
+
+def test_the_metadata_of_another_savepoint_is_refused(tmp_path):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for n, folder in enumerate(folders):
+        write_savepoint_metadata(LocalFiles(str(folder)), checkpoint(n + 1))
+    shutil.copy(folders[0] / "_metadata", folders[1] / "_metadata")
+    with pytest.raises(SnapshotDamagedError, match=r"two/metadata\.json is corrupt"):
+        read_metadata(str(folders[1]))

@@ -13,7 +13,7 @@ from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.typeinfo import RowTypeInfo
 from tidegate.formats.arrow_rows import ColumnsOfRecords
 from tidegate.formats.arrow_types import Place, arrow_schema
-from tidegate.storage.files import open_files, write_file
+from tidegate.storage.files import UMASK, open_files, write_file
 from tidegate.storage.location import StorageLocation
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class DeltaFiles:
     """Collects records and writes them as data files. `finish` gives the files since the last one."""
 
     def __init__(self, location: StorageLocation, schema: pa.Schema, partitions: tuple[str, ...]) -> None:
-        self._files = open_files(location)
+        self._files = open_files(location.with_permissions(UMASK))  # the table is for others to read
         self._columns = ColumnsOfRecords(schema)
         self._partitions = partitions
         self._records: list[Any] = []

@@ -25,7 +25,8 @@ def planned_savepoint(configuration: Configuration, now_ms: float) -> SavepointP
     path: str | None = options.read(configuration, options.BATCH_SAVEPOINT_PATH)
     if not path:
         return None
-    location = StorageLocation.parse(path)
+    permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
+    location = StorageLocation.parse(path).with_permissions(permissions)
     files = open_files(location)
     try:
         occupied = files.names("")
@@ -37,12 +38,12 @@ def planned_savepoint(configuration: Configuration, now_ms: float) -> SavepointP
             f"{options.BATCH_SAVEPOINT_PATH.key}: {files.describe('')} is not empty; name a folder that does not exist "
             "yet, the savepoint is written right into it"
         )
-    return SavepointPlan(str(location), int(now_ms))
+    return SavepointPlan(str(location), int(now_ms), permissions)
 
 
 def complete_savepoint(plan: SavepointPlan, graph: JobGraph, report: JobReport) -> str:
     """Write the metadata, which makes it a savepoint, when all is there and nothing else is. Returns its path."""
-    files = open_files(StorageLocation.parse(plan.target))
+    files = open_files(plan.location)
     metadata = _metadata(plan, graph, report)
     _delete_strays(files, metadata)
     write_savepoint_metadata(files, metadata)
@@ -52,7 +53,7 @@ def complete_savepoint(plan: SavepointPlan, graph: JobGraph, report: JobReport) 
 def discard_savepoint(plan: SavepointPlan) -> None:
     """Of a job that failed. Best effort."""
     with contextlib.suppress(Exception):
-        open_files(StorageLocation.parse(plan.target)).delete_directory("")
+        open_files(plan.location).delete_directory("")
 
 
 def _metadata(plan: SavepointPlan, graph: JobGraph, report: JobReport) -> CheckpointMetadata:

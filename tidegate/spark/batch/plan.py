@@ -20,6 +20,7 @@ from tidegate.graph.operator_specs import AssignTimestampsSpec, AsyncSpec, Reduc
 from tidegate.spark.batch.blocks import MAX_CONSUMERS, NO_GROUP
 from tidegate.spark.batch.combining import combinable
 from tidegate.spark.batch.order import OrderLayout, Phase
+from tidegate.storage.location import StorageLocation
 from tidegate.taskmanager.deployment import RuntimeSettings
 
 REPORT_NAME = "the report"
@@ -57,6 +58,11 @@ class ReportPlan:
 class SavepointPlan:
     target: str  # URI of the folder
     timestamp: int  # ms since the epoch
+    permissions: str  # who may read it, see storage.files
+
+    @property
+    def location(self) -> StorageLocation:
+        return StorageLocation.parse(self.target).with_permissions(self.permissions)
 
 
 @dataclass(frozen=True)

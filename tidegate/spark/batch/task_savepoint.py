@@ -11,7 +11,6 @@ from tidegate.spark.batch.plan import SavepointPlan
 from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import open_files
 from tidegate.storage.handles import TaskSnapshot
-from tidegate.storage.location import StorageLocation
 from tidegate.taskmanager.chain import OperatorChain
 
 
@@ -25,7 +24,7 @@ def write_savepoint(
 ) -> bytes:
     """The encoded TaskSnapshot. What was written is deleted when it fails."""
     frozen = chain.freeze(checkpoint_id, plan.timestamp, full=True)
-    files = open_files(StorageLocation.parse(plan.target))
+    files = open_files(plan.location)
     part = f"{subtask}-{attempt_id}"
     writer = SavepointWriter(files, subtask, vertex.max_parallelism, checkpoint_id, part)
     try:

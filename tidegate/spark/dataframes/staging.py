@@ -30,7 +30,7 @@ def staging_base(configuration: Configuration, session: SparkSession, where: str
     """None: a temporary folder will do."""
     base = options.read(configuration, options.CHECKPOINT_DIR) or options.read(configuration, options.CACHE_DIR)
     if base is not None:
-        return StorageLocation.parse(base)
+        return StorageLocation.parse(base).with_permissions(options.read(configuration, options.STORAGE_PERMISSIONS))
     if not (session.sparkContext.master or "").startswith("local"):
         raise ConfigurationError(
             f"{where}: the records have to be staged where all workers of {session.sparkContext.master} reach them; "

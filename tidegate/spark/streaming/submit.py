@@ -115,7 +115,12 @@ def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: Wor
         settings = dataclasses.replace(settings, cached_files=worker_files.paths())
     restart = make_restart_strategy(restart_strategy_of(configuration, checkpoints is not None), random.Random())
     # Without checkpointing there are still savepoints, which have folders of their own.
-    storage = JobManagerStorage() if checkpoints is None else checkpoint_storage(configuration, graph.job_id)
+    permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
+    storage = (
+        JobManagerStorage(permissions=permissions)
+        if checkpoints is None
+        else checkpoint_storage(configuration, graph.job_id)
+    )
     checkpoints = checkpoints or CheckpointSettings.savepoints_only(configuration)
     plan = cloudpickle.dumps(SlotPlan(graph, settings, storage.worker_storage(), storage.root))
     storage.open(SystemClock().now_ms())
@@ -167,16 +172,17 @@ def checkpoint_storage(configuration: Configuration, job_id: str) -> CheckpointS
     kind = options.read(configuration, options.CHECKPOINT_STORAGE) or ("filesystem" if directory else "jobmanager")
     codec = compression.ZLIB if options.read(configuration, options.SNAPSHOT_COMPRESSION) else compression.NONE
     limit = options.read(configuration, options.MAX_MEMORY_STATE_SIZE)
+    permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
     if kind == "filesystem" and not directory:
         raise ConfigurationError(
             f"{options.CHECKPOINT_STORAGE.key} is filesystem, but {options.CHECKPOINT_DIR.key} is not set: set the "
             "folder for checkpoints, or leave the storage out to keep them in the JobManager's memory"
         )
     if kind == "filesystem":
-        return FileSystemStorage(directory, job_id, codec=codec)
+        return FileSystemStorage(directory, job_id, codec=codec, permissions=permissions)
     if directory:  # state in memory, and with the metadata in a file of each checkpoint
-        return FileSystemStorage(directory, job_id, codec=codec, memory_limit=limit)
-    return JobManagerStorage(limit, codec)
+        return FileSystemStorage(directory, job_id, codec=codec, memory_limit=limit, permissions=permissions)
+    return JobManagerStorage(limit, codec, permissions)
 
 
 def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint) -> RestorePoint:

@@ -13,7 +13,7 @@ import decimal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError, SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.state.backend import StateSink, StateSource
 from tidegate.state.heap.increments import UnconfirmedSnapshot
@@ -159,7 +159,7 @@ def iterate_chunks(
         )
     increments = snapshot.increments
     if not increments or not increments[0].full:
-        raise SnapshotError(
+        raise SnapshotDamagedError(
             f"operator '{operator_name}': the snapshot's chain of increments does not begin with a full one"
         )
     states = {info.name: info for info in snapshot.states}
@@ -167,12 +167,12 @@ def iterate_chunks(
     for increment in increments[newest_full:]:
         for chunk in increment.chunks:
             if chunk.state not in states:
-                raise SnapshotError(
+                raise SnapshotDamagedError(
                     f"operator '{operator_name}': the snapshot does not describe its state '{chunk.state}'"
                 )
             keys, values = loads(operator_name, chunk.state, source.read(chunk.handle))
             if not len(keys) == len(values) == chunk.entries:
-                raise SnapshotError(
+                raise SnapshotDamagedError(
                     f"operator '{operator_name}': state '{chunk.state}' has {len(keys)} keys and {len(values)} values "
                     f"where the snapshot says {chunk.entries} entries"
                 )

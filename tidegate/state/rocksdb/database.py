@@ -34,6 +34,9 @@ class Database:
 
         self._operator_name = operator_name
         self.path = path
+        self._closing = False  # set once, by the thread that closes; read by all
+        self._closed = False
+        self._merging = threading.Lock()  # held by `merge_new_files`
         settings = resources.settings if resources is not None else RocksDBSettings(memory_per_slot=16 * MB)
         access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
@@ -42,9 +45,6 @@ class Database:
             raise self.failure("cannot be opened", error) from error
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]
-        self._closing = False  # set once, by the thread that closes; read by all
-        self._closed = False
-        self._merging = threading.Lock()  # held by `merge_new_files`
 
     def batch(self) -> WriteBatch:
         from rocksdict import WriteBatch

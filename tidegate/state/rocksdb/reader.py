@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tidegate.common.errors import SnapshotError, StateBackendError
+from tidegate.common.errors import SnapshotDamagedError, SnapshotError, StateBackendError
 from tidegate.state.backend import StateSource
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.keys import EntryCodec
@@ -20,12 +20,14 @@ from tidegate.storage.handles import KeyedFile, KeyedSnapshot, KeyedStateInfo
 
 
 def download(operator_name: str, files: list[KeyedFile], source: StateSource, folder: Path) -> None:
-    """Into an existing folder. SnapshotError when a part is damaged, StateBackendError when the disk is full."""
+    """Into an existing folder. SnapshotDamagedError when a part is damaged, StateBackendError when the disk is full."""
     if not any(file.name == "CURRENT" for file in files):
-        raise SnapshotError(f"operator '{operator_name}': the snapshot by rocksdb lacks the files of its database")
+        raise SnapshotDamagedError(
+            f"operator '{operator_name}': the snapshot by rocksdb lacks the files of its database"
+        )
     for file in files:
         if "/" in file.name or file.name in ("", ".", ".."):
-            raise SnapshotError(f"operator '{operator_name}': the snapshot names a database file '{file.name}'")
+            raise SnapshotDamagedError(f"operator '{operator_name}': the snapshot names a database file '{file.name}'")
         path = folder / file.name
         try:
             with path.open("wb") as output:
@@ -38,7 +40,7 @@ def download(operator_name: str, files: list[KeyedFile], source: StateSource, fo
                 "space on the worker's disk, another folder can be set with state.backend.rocksdb.localdir"
             ) from error
         if size != file.size:
-            raise SnapshotError(
+            raise SnapshotDamagedError(
                 f"operator '{operator_name}': the database file {file.name} has {size} bytes where the snapshot says "
                 f"{file.size}"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.state.backend import StateSource
 from tidegate.state.savepoint.tables import columns_of, read_table
 from tidegate.state.savepoint.values import decode_column
@@ -55,14 +55,16 @@ def read_chunk(operator_name: str, chunk: KeyedChunk, source: StateSource) -> pa
     table = read_table(source.read(chunk.handle), path)
     columns_of(table.slice(0, 0), _COLUMNS, path)
     if table.num_rows != chunk.entries:
-        raise SnapshotError(
+        raise SnapshotDamagedError(
             f"operator '{operator_name}': {path} has {table.num_rows} rows where the savepoint says {chunk.entries}"
         )
     return table
 
 
-def _not_described(operator_name: str, chunk: KeyedChunk) -> SnapshotError:
-    return SnapshotError(f"operator '{operator_name}': the savepoint does not describe its state '{chunk.state}'")
+def _not_described(operator_name: str, chunk: KeyedChunk) -> SnapshotDamagedError:
+    return SnapshotDamagedError(
+        f"operator '{operator_name}': the savepoint does not describe its state '{chunk.state}'"
+    )
 
 
 def _only(table: pa.Table, key_groups: tuple[int, int]) -> pa.Table:

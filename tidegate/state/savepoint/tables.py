@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.storage.checksums import checksum
 from tidegate.storage.files import Files, write_file
 from tidegate.storage.handles import FileRange
@@ -64,11 +64,11 @@ def read_table(data: bytes, where: str) -> pa.Table:
     try:
         return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except Exception as error:
-        raise SnapshotError(f"{where} is not a table of a savepoint: {error}") from error
+        raise SnapshotDamagedError(f"{where} is not a table of a savepoint: {error}") from error
 
 
 def columns_of(table: pa.Table, names: list[str], where: str) -> list[list[Any]]:
     missing = [name for name in names if name not in table.column_names]
     if missing:
-        raise SnapshotError(f"{where} has no column {', '.join(missing)}: it is not a table of a savepoint")
+        raise SnapshotDamagedError(f"{where} has no column {', '.join(missing)}: it is not a table of a savepoint")
     return [table.column(name).to_pylist() for name in names]

@@ -1,0 +1,144 @@
+"""A checkpoint that cannot be read for a while is waited for; only one that is proved to be damaged is passed over."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slot_harness import InProcessJob
+from small_jobs import environment, ticks
+
+from tidegate.common.job_status import JobStatus
+from tidegate.datastream import KeyedProcessFunction, RuntimeContext
+from tidegate.datastream.connectors import CollectSink
+from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.storage import files
+
+RECORDS = 300
+
+
+class Count(KeyedProcessFunction):
+    """State of 30 KB, so that it goes to files."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._state = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
+        count = (self._state.value() or (0,))[0] + 1
+        self._state.update((count, os.urandom(30_000)))
+        yield value, count
+
+
+def make_job(folder: Path, backend: str, attempts: int = 1000) -> InProcessJob:
+    env = environment(
+        {
+            "execution.checkpointing.interval": "100 ms",
+            "execution.checkpointing.dir": str(folder / "checkpoints"),
+            "execution.checkpointing.num-retained": "3",
+            "state.backend.type": backend,
+            "state.backend.rocksdb.localdir": str(folder / "local"),
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": str(attempts),
+            "restart-strategy.fixed-delay.delay": "100 ms",
+        }
+    )
+    ticks(env, count=RECORDS).key_by(lambda _: 0).process(Count()).sink_to(CollectSink())
+    return InProcessJob(env)
+
+
+def fail_attempt(job: InProcessJob) -> None:
+    """As if a worker was lost."""
+    for slot in job.slots:
+        slot.muted = True
+    job.advance(8_100)
+
+
+def exact(job: InProcessJob) -> bool:
+    return job.results == [(n, n + 1) for n in range(RECORDS)]
+
+
+def unreadable(
+    monkeypatch: pytest.MonkeyPatch, until: Callable[[], bool], newest_only: bool, job: InProcessJob
+) -> None:
+    """Reading fails as a disk or a network fails."""
+    original = files._read_fully
+
+    def read(file: Any, length: int) -> bytes:
+        newest = f"c{job.completed[-1]}-" in file.name or f"chk-{job.completed[-1]}/" in file.name
+        if until() or (newest_only and not newest):
+            return original(file, length)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "_read_fully", read)
+
+
+@pytest.mark.parametrize("newest_only", [False, True])
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_storage_that_cannot_be_read_for_a_while_is_waited_for(tmp_path, monkeypatch, backend, newest_only):
+    with make_job(tmp_path, backend) as job:
+        job.advance(1_050)
+        assert len(job.completed) == 3
+        back_at = job.clock.now + 8_100 + 6_000
+        unreadable(monkeypatch, lambda: job.clock.now >= back_at, newest_only, job)
+        fail_attempt(job)
+        assert job.run_to_end() is JobStatus.FINISHED
+        assert exact(job)
+        assert "Input/output error" in job.logged
+        assert "falling back" not in job.logged
+
+
+def test_a_directory_that_is_away_for_a_while_is_waited_for(tmp_path):
+    with make_job(tmp_path, "hashmap") as job:
+        job.advance(1_050)
+        os.rename(tmp_path / "checkpoints", tmp_path / "away")
+        fail_attempt(job)
+        job.advance(3_000)
+        os.rename(tmp_path / "away", tmp_path / "checkpoints")
+        assert job.run_to_end() is JobStatus.FINISHED
+        assert exact(job)
+
+
+def test_restarts_that_the_strategy_does_not_allow_are_not_made(tmp_path, monkeypatch):
+    with make_job(tmp_path, "hashmap", attempts=3) as job:
+        job.advance(1_050)
+        unreadable(monkeypatch, lambda: False, True, job)
+        fail_attempt(job)
+        assert job.run_to_end() is JobStatus.FAILED
+        assert "Input/output error" in job.failure
+        assert "falling back" not in job.logged
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_log_says_what_that_means(tmp_path):
+    with make_job(tmp_path, "hashmap") as job:
+        job.advance(1_050)
+        newest, before = job.completed[-1], job.completed[-2]
+        for path in (tmp_path / "checkpoints").rglob(f"c{newest}-*"):
+            path.unlink()
+        fail_attempt(job)
+        assert job.run_to_end() is JobStatus.FINISHED
+        assert f"checkpoint {newest} is damaged" in job.logged
+        assert f"falling back to checkpoint {before}" in job.logged
+        assert "get those records twice" in job.logged
+
+
+def test_a_full_local_disk_is_an_ordinary_failure(tmp_path, monkeypatch):
+    with make_job(tmp_path, "rocksdb") as job:
+        job.advance(1_050)
+        full_until = job.clock.now + 8_100 + 6_000
+        original = Path.open
+
+        def open_or_fail(self: Path, mode: str = "r", *rest: Any) -> Any:
+            if mode == "wb" and job.clock.now < full_until:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return original(self, mode, *rest)
+
+        monkeypatch.setattr(Path, "open", open_or_fail)
+        fail_attempt(job)
+        assert job.run_to_end() is JobStatus.FINISHED
+        assert exact(job)
+        assert "No space left on device" in job.logged
+        assert "falling back" not in job.logged
