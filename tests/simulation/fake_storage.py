@@ -12,7 +12,7 @@ from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import CheckpointId, SubtaskIndex, VertexId
 from tidegate.storage.files import Files
 from tidegate.storage.filesystem import FileSystemStorage
-from tidegate.storage.job_lock import JobLock, RemoteJobLock
+from tidegate.storage.job_lock import JobLock
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.reader import FileStateSource
 from tidegate.storage.worker_storage import FileSystemWorkerStorage, WorkerStorage
@@ -99,6 +99,16 @@ class FakeOutput:
         self._files.content.pop(self._path, None)
 
 
+class FakeLock:
+    """Leases have a simulation of their own."""
+
+    def acquire(self, now_ms: float) -> None: ...
+
+    def check(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
 class FakeStorage(FileSystemStorage):
     """`min_file_size` is 0 by default, so that all state goes through the fake files."""
 
@@ -121,7 +131,7 @@ class FakeStorage(FileSystemStorage):
         return self.fake_files
 
     def _make_lock(self) -> JobLock:
-        return RemoteJobLock(self.fake_files)
+        return FakeLock()
 
     def worker_storage(self) -> WorkerStorage:
         return FakeWorkerStorage(self)

@@ -19,7 +19,7 @@ from tidegate.storage.job_directory import (
     job_location,
     metadata_file,
 )
-from tidegate.storage.job_lock import JobLock, LocalJobLock, RemoteJobLock
+from tidegate.storage.job_lock import JobLock, LeaseJobLock, LocalJobLock
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.metadata import check_belongs, encode_metadata, read_metadata_file
 from tidegate.storage.reader import FileStateSource
@@ -68,7 +68,7 @@ class FileSystemStorage:
     def _make_lock(self) -> JobLock:
         if self._location.is_local:
             return LocalJobLock(self._location.local_path, PERMISSIONS[self._location.permissions or OWNER])
-        return RemoteJobLock(self.files())
+        return LeaseJobLock(self._location)
 
     @contextlib.contextmanager
     def locked(self, now_ms: float) -> Iterator[None]:
@@ -81,9 +81,7 @@ class FileSystemStorage:
             lock.release()
 
     def heartbeat(self, now_ms: float) -> None:
-        """Call every few seconds: shows other runs of the job that this one is alive."""
-        if self._lock is not None:
-            self._lock.heartbeat(now_ms)
+        """The lock looks after itself."""
 
     def close(self) -> None:
         """Releases the lock, and removes the job directory when no checkpoint is left in it."""
@@ -98,6 +96,11 @@ class FileSystemStorage:
         self._lock.release()
         self._lock = None
 
+    def check_owned(self) -> None:
+        """LeaseLostError when another run may be using the directory. Nothing to check before `open`."""
+        if self._lock is not None:
+            self._lock.check()
+
     def worker_storage(self) -> WorkerStorage:
         if self._memory_limit is not None:
             permissions = self._location.permissions or OWNER
@@ -110,8 +113,13 @@ class FileSystemStorage:
     # ------------------------------------------------------------ completed checkpoints
 
     def write_metadata(self, metadata: CheckpointMetadata) -> str:
-        """Makes the checkpoint complete, or raises. Returns the path by which a job can be started from it."""
+        """Makes the checkpoint complete, or raises. Returns the path by which a job can be started from it.
+
+        LeaseLostError when the directory is not this run's any more; also when that came about while the file was
+        written: then nothing may follow from it."""
+        self.check_owned()
         write_file(self.files(), metadata_file(metadata.checkpoint_id), encode_metadata(metadata))
+        self.check_owned()
         return str(self._location.child(checkpoint_directory(metadata.checkpoint_id)))
 
     def read_metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
@@ -134,6 +142,10 @@ class FileSystemStorage:
 
     def delete(self, deletion: Deletion) -> list[str]:
         """Never raises; returns the problems."""
+        try:
+            self.check_owned()
+        except SnapshotError as error:
+            return [f"{len(deletion.files) + len(deletion.directories)} files and folders were not deleted: {error}"]
         return delete_quietly(self.files(), deletion)
 
     def delete_orphans(self) -> list[str]:

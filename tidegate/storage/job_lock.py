@@ -1,42 +1,49 @@
 """Keeps two runs of the same job id out of one job directory.
 
-On a local file system an OS lock, which ends with the process however it dies. Elsewhere a best effort: an object with
-host, process and a heartbeat; it counts as left over when the heartbeat is old or the process is known to be dead.
+On a local file system an OS lock, which ends with the process however it dies. Elsewhere a lease (`storage.leases`):
+on S3 with conditional writes, on other stores as a best effort, which a warning says.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import socket
 from typing import Protocol
 
 import msgspec
 
-from tidegate.common.errors import ConfigurationError, SnapshotError
-from tidegate.storage.files import OWNER, PERMISSIONS, Files, Permissions, make_directories, storage_errors, write_file
+from tidegate.common.errors import ConfigurationError
+from tidegate.storage.files import OWNER, PERMISSIONS, Permissions, make_directories, storage_errors
 from tidegate.storage.job_directory import LOCK
+from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
+from tidegate.storage.leases.lease import LeaseTimes
+from tidegate.storage.leases.stores import LeaseStore, open_lease_store
+from tidegate.storage.location import StorageLocation
 
-STALE_AFTER_MS = 60_000
+log = logging.getLogger("tidegate.storage")
+
+_PATIENCE_S = 10.0  # with a store that is slow to answer, on top of the time that a lease takes to run out
 
 
 class LockOwner(msgspec.Struct, frozen=True):
-    """The content of the lock file, JSON."""
+    """The content of a local lock file, JSON: for people."""
 
     host: str
     pid: int
     started_ms: float
-    heartbeat_ms: float
 
 
 class JobLock(Protocol):
-    """acquire, heartbeat at least every STALE_AFTER_MS / 3, release."""
+    """acquire, check before everything that is written or deleted, release."""
 
     def acquire(self, now_ms: float) -> None:
         """ConfigurationError when somebody else holds it."""
 
-    def heartbeat(self, now_ms: float) -> None: ...
+    def check(self) -> None:
+        """LeaseLostError when it is not ours any more, or nobody can be sure."""
 
     def release(self) -> None:
         """Never raises."""
@@ -70,8 +77,14 @@ class LocalJobLock:
             os.pwrite(fd, _encode(_this_process(now_ms)), 0)
             self._fd = fd
 
-    def heartbeat(self, now_ms: float) -> None:
-        """The OS knows."""
+    def check(self) -> None:
+        with storage_errors("look at", self._path):
+            ours = _same_file(self._fd, self._path)
+        if not ours:
+            raise LeaseLostError(
+                f"nothing is written below {self._directory}: the lock of this run, {self._path}, was deleted or moved "
+                "away, so that another run may be using the directory"
+            )
 
     def release(self) -> None:
         if self._fd >= 0:
@@ -81,30 +94,46 @@ class LocalJobLock:
             self._fd = -1
 
 
-class RemoteJobLock:
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._owner: LockOwner | None = None
+class LeaseJobLock:
+    def __init__(
+        self, location: StorageLocation, store: LeaseStore | None = None, times: LeaseTimes | None = None
+    ) -> None:
+        """`store`: instead of the one that belongs to the location."""
+        self._location = location
+        self._store = store
+        self._times = times or LeaseTimes()
+        self._keeper: LeaseKeeper | None = None
 
     def acquire(self, now_ms: float) -> None:
-        if self._files.size(LOCK) is not None:
-            owner = _decode(self._files.read(LOCK))
-            if owner is not None and not _is_left_over(owner, now_ms):
-                raise already_running(self._files.describe(""), owner)
-        self._owner = _this_process(now_ms)
-        write_file(self._files, LOCK, _encode(self._owner))
+        with storage_errors("lock", self._location.uri):
+            store = self._store or open_lease_store(self._location, LOCK, conditional=False)
+        keeper = LeaseKeeper(store, self._times)
+        keeper.start()
+        lease_s = self._times.lease_ms * (1 + self._times.drift) / 1000.0
+        outcome = keeper.wait(2 * self._times.look_ms / 1000.0)
+        if outcome is Waited.TIMEOUT:
+            log.warning("%s: another run was here; waiting up to %.0f s to see if it is alive", keeper.where, lease_s)
+            outcome = keeper.wait(lease_s + _PATIENCE_S)
+        if outcome is Waited.HELD:
+            self._keeper = keeper
+            return
+        rival = keeper.rival
+        keeper.release()
+        if outcome is Waited.RIVAL_IS_ALIVE:
+            raise already_running(self._location.uri, LockOwner(rival.host, rival.pid, 0.0) if rival else None)
+        raise ConfigurationError(
+            f"{keeper.where} could not be locked within {lease_s + _PATIENCE_S:.0f} s: the storage does not answer, or "
+            "others try the same; see that it can be read and written, and try again"
+        )
 
-    def heartbeat(self, now_ms: float) -> None:
-        if self._owner is not None and now_ms - self._owner.heartbeat_ms >= STALE_AFTER_MS / 4:
-            self._owner = msgspec.structs.replace(self._owner, heartbeat_ms=now_ms)
-            with contextlib.suppress(SnapshotError):  # tried again at the next heartbeat
-                write_file(self._files, LOCK, _encode(self._owner))
+    def check(self) -> None:
+        if self._keeper is not None:
+            self._keeper.check()
 
     def release(self) -> None:
-        if self._owner is not None:
-            self._owner = None
-            with contextlib.suppress(SnapshotError):
-                self._files.delete_file(LOCK)
+        if self._keeper is not None:
+            self._keeper.release()
+            self._keeper = None
 
 
 def already_running(directory: str, owner: LockOwner | None) -> ConfigurationError:
@@ -116,7 +145,7 @@ def already_running(directory: str, owner: LockOwner | None) -> ConfigurationErr
 
 
 def _this_process(now_ms: float) -> LockOwner:
-    return LockOwner(socket.gethostname(), os.getpid(), now_ms, now_ms)
+    return LockOwner(socket.gethostname(), os.getpid(), now_ms)
 
 
 def _encode(owner: LockOwner) -> bytes:
@@ -128,22 +157,6 @@ def _decode(data: bytes) -> LockOwner | None:
         return msgspec.json.decode(data, type=LockOwner)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
-
-
-def _is_left_over(owner: LockOwner, now_ms: float) -> bool:
-    if now_ms - owner.heartbeat_ms > STALE_AFTER_MS:
-        return True
-    return owner.host == socket.gethostname() and owner.pid != os.getpid() and not _is_alive(owner.pid)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _same_file(fd: int, path: str) -> bool:

@@ -22,7 +22,8 @@ from tidegate.storage.cleanup import Deletion
 from tidegate.storage.files import LocalFiles, write_file
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import FileRange, InlineBytes
-from tidegate.storage.job_lock import STALE_AFTER_MS, LocalJobLock, RemoteJobLock
+from tidegate.storage.job_lock import LocalJobLock
+from tidegate.storage.leases.keeper import LeaseLostError
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.metadata import read_metadata
 from tidegate.storage.worker_storage import file_source
@@ -292,18 +293,17 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not (tmp_path / "_lock").exists()
 
 
-def test_a_remote_lock_lives_by_its_heartbeat(tmp_path):
-    files = LocalFiles(str(tmp_path))
-    first, second = RemoteJobLock(files), RemoteJobLock(files)
-    first.acquire(0.0)
-    with pytest.raises(ConfigurationError, match="already running"):
-        second.acquire(STALE_AFTER_MS - 1)
-    first.heartbeat(STALE_AFTER_MS)
-    with pytest.raises(ConfigurationError, match="already running"):
-        second.acquire(STALE_AFTER_MS + 1)
-    second.acquire(3 * STALE_AFTER_MS)
-    second.release()
-    assert files.size("_lock") is None
+def test_a_run_whose_lock_was_deleted_writes_and_deletes_nothing(tmp_path):
+    first, second = (FileSystemStorage(str(tmp_path), "job") for _ in range(2))
+    first.open(0.0)
+    first.write_metadata(checkpoint(1))
+    (tmp_path / "job" / "_lock").unlink()
+    second.open(0.0)
+    with pytest.raises(LeaseLostError, match="another run may be using"):
+        first.write_metadata(checkpoint(2))
+    assert "not deleted" in first.delete(Deletion(directories=["chk-1"]))[0]
+    assert second.completed_checkpoints() == [1]
+    second.close()
 
 
 # ---------------------------------------------------------------- locations

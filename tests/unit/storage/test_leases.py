@@ -1,0 +1,257 @@
+"""Leases on real stores, with real threads and time. The protocol is tested in tests/simulation/test_leases.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from snapshots import checkpoint
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.storage.files import LocalFiles
+from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.job_lock import LeaseJobLock
+from tidegate.storage.leases import stores
+from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
+from tidegate.storage.leases.lease import LeaseRecord, LeaseTimes
+from tidegate.storage.leases.stores import BestEffortLeaseStore, FileLeaseStore, S3LeaseStore, open_lease_store
+from tidegate.storage.location import StorageLocation
+
+TIMES = LeaseTimes(lease_ms=600, renew_ms=150, look_ms=50)
+
+
+def record(owner: str, beat: int = 1, epoch: int = 1) -> LeaseRecord:
+    return LeaseRecord(owner=owner, epoch=epoch, beat=beat, lease_ms=600)
+
+
+@pytest.fixture(params=["file", "s3", "best-effort"])
+def make_store(request, tmp_path):
+    if request.param == "s3":
+        endpoint, _ = request.getfixturevalue("s3_server")
+        location = StorageLocation.parse(f"s3://bucket/{tmp_path.name}?endpoint_override={endpoint}")
+        return lambda: S3LeaseStore(location, "_lock")
+    if request.param == "file":
+        return lambda: FileLeaseStore(StorageLocation.parse(str(tmp_path / "leases")), "_lock")
+    return lambda: BestEffortLeaseStore(LocalFiles(str(tmp_path)), "_lock")
+
+
+# ---------------------------------------------------------------- stores
+
+
+def test_a_write_is_refused_unless_the_version_is_known(make_store):
+    store, other = make_store(), make_store()
+    assert store.read() is None
+    first = store.put(record("a"), None)
+    assert first is not None
+    assert other.put(record("b"), None) is None
+    second = other.put(record("b"), first)
+    assert second not in (None, first)
+    assert store.put(record("a", 2), first) is None
+    found = store.read()
+    assert (found.record, found.version) == (record("b"), second)
+
+
+@pytest.mark.parametrize("make_store", ["file", "s3"], indirect=True)
+def test_of_many_that_write_at_once_one_is_taken(make_store):
+    contenders = [make_store() for _ in range(8)]
+    version: str | None = None
+    with ThreadPoolExecutor(8) as pool:
+        for beat in range(10):
+            put = [pool.submit(store.put, record(str(i), beat), version) for i, store in enumerate(contenders)]
+            (version,) = [v for v in (p.result() for p in put) if v is not None]
+            assert make_store().read().version == version
+
+
+def test_something_else_in_its_place_is_no_record(tmp_path):
+    (tmp_path / "_lock-1").write_text("garbage")
+    found = FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock").read()
+    assert (found.record, found.version) == (None, "1")
+
+
+def test_files_do_not_pile_up(tmp_path):
+    store = FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock")
+    version = None
+    for beat in range(50):
+        version = store.put(record("a", beat), version)
+    assert version == "50"
+    assert len(os.listdir(tmp_path)) <= 9
+
+
+def test_a_writer_whose_number_has_come_and_gone_is_refused(tmp_path):
+    store = FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock")
+    version = early = store.put(record("a"), None)
+    for beat in range(30):
+        version = store.put(record("b", beat), version)
+    assert store.put(record("a", 2), early) is None
+    assert store.read().version == version
+
+
+def test_a_store_without_conditional_writes_is_refused_or_warned_of(tmp_path, monkeypatch, s3_server, caplog):
+    endpoint, _ = s3_server
+    location = StorageLocation.parse(f"s3://bucket/x?endpoint_override={endpoint}")
+
+    def ignores_conditions(options):
+        client = stores_client(options)
+        put = client.put_object
+        client.put_object = lambda **a: put(**{k: v for k, v in a.items() if not k.startswith("If")})
+        return client
+
+    stores_client = stores._s3_client
+    monkeypatch.setattr(stores, "_s3_client", ignores_conditions)
+    with pytest.raises(ConfigurationError, match="does not heed the conditions"):
+        open_lease_store(location, "_lock", conditional=True)
+    assert isinstance(open_lease_store(location, "_lock", conditional=False), BestEffortLeaseStore)
+    assert "best effort" in caplog.text
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setattr(stores, "_s3_client", stores_client)
+    with pytest.raises(ConfigurationError, match=r"boto3: pip install 'tidegate\[s3\]'"):
+        open_lease_store(location, "_lock", conditional=True)
+
+
+# ---------------------------------------------------------------- the thread
+
+
+class Stalling:
+    """A store whose answers can be held up."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+        self.where = store.where
+        self.open = threading.Event()
+        self.open.set()
+
+    def read(self):
+        self.open.wait()
+        return self._store.read()
+
+    def put(self, record, expected):
+        self.open.wait()
+        return self._store.put(record, expected)
+
+
+def test_a_second_one_waits_until_the_first_gives_it_back(make_store):
+    first, second = (LeaseKeeper(make_store(), TIMES) for _ in range(2))
+    first.start()
+    assert first.wait(5) is Waited.HELD
+    second.start()
+    assert second.wait(5) is Waited.RIVAL_IS_ALIVE
+    assert not second.held()
+    first.release()
+    assert not first.held()
+    end = time.monotonic() + 5
+    while not second.held() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert (second.held(), second.epoch) == (True, 2)
+    second.release()
+
+
+def test_an_owner_whose_store_hangs_stops_believing_before_another_begins(make_store):
+    stalling = Stalling(make_store())
+    first, second = LeaseKeeper(stalling, TIMES), LeaseKeeper(make_store(), TIMES)
+    first.start()
+    assert first.wait(5) is Waited.HELD
+    stalling.open.clear()
+    second.start()
+    end = time.monotonic() + 10
+    while not second.held() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert second.held()
+    assert not first.held()
+    with pytest.raises(LeaseLostError, match="could not be renewed in time"):
+        first.check()
+    stalling.open.set()
+    while not first.lost() and time.monotonic() < end:
+        time.sleep(0.005)
+    with pytest.raises(LeaseLostError, match="another run has taken it"):
+        first.check()
+    assert second.held()
+    second.release()
+
+
+def test_release_does_not_wait_for_a_store_that_hangs(make_store):
+    stalling = Stalling(make_store())
+    keeper = LeaseKeeper(stalling, TIMES)
+    keeper.start()
+    assert keeper.wait(5) is Waited.HELD
+    stalling.open.clear()
+    time.sleep(0.3)  # a renewal hangs
+    began = time.monotonic()
+    keeper.release(within_s=0.2)
+    assert time.monotonic() - began < 2
+    stalling.open.set()
+
+
+def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(tmp_path):
+    script = f"""
+from tidegate.storage.leases.keeper import LeaseKeeper
+from tidegate.storage.leases.stores import FileLeaseStore
+from tidegate.storage.location import StorageLocation
+import os
+keeper = LeaseKeeper(FileLeaseStore(StorageLocation.parse({str(tmp_path)!r}), "_lock"))
+keeper.start()
+print(keeper.wait(10), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert "HELD" in done.stdout
+    keeper = LeaseKeeper(FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock"))  # a lease of 15 s
+    keeper.start()
+    assert keeper.wait(8) is Waited.HELD
+    assert keeper.epoch == 2
+    keeper.release()
+
+
+# ---------------------------------------------------------------- the lock of a job
+
+
+class OnStore(FileSystemStorage):
+    """With a lease where a job on a local disk has a lock of the operating system."""
+
+    def __init__(self, directory: Path, store) -> None:
+        super().__init__(str(directory), "job")
+        self.store = store
+
+    def _make_lock(self):
+        return LeaseJobLock(self._location, self.store, TIMES)
+
+
+def test_a_run_that_was_stalled_past_its_lease_writes_no_metadata(tmp_path, make_store):
+    stalling = Stalling(make_store())
+    first, second = OnStore(tmp_path / "c", stalling), OnStore(tmp_path / "c", make_store())
+    first.open(0.0)
+    first.write_metadata(checkpoint(1))
+    with pytest.raises(ConfigurationError, match=f"already running, in process {os.getpid()}"):
+        second.open(0.0)
+    stalling.open.clear()
+    second.open(0.0)
+    second.write_metadata(checkpoint(2))
+    stalling.open.set()
+    with pytest.raises(LeaseLostError):
+        first.write_metadata(checkpoint(3))
+    assert second.completed_checkpoints() == [1, 2]
+    first.close()
+    second.close()
+
+
+def test_of_two_runs_that_start_at_once_one_is_refused(tmp_path, s3_server):
+    endpoint, _ = s3_server
+    runs = [FileSystemStorage(f"s3://bucket/{tmp_path.name}?endpoint_override={endpoint}", "job") for _ in range(2)]
+
+    def start(run: FileSystemStorage) -> bool:
+        try:
+            run.open(0.0)
+        except ConfigurationError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(start, runs)) == [False, True]
+    for run in runs:
+        run.close()

@@ -1,0 +1,155 @@
+"""The host of a lease: a thread of its own that renews it, whatever else the process is waiting for."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import socket
+import threading
+import time
+import uuid
+
+from tidegate.common.errors import SnapshotError
+from tidegate.storage.leases.lease import Instruction, Lease, LeaseRecord, LeaseTimes, Over
+from tidegate.storage.leases.stores import LeaseStore, answer
+
+
+class LeaseLostError(SnapshotError):
+    """What was about to be written was not: this process does not own the job's directory any more, or cannot be sure
+    to."""
+
+
+class Waited(enum.Enum):
+    """What became of the wish to have a lease."""
+
+    HELD = "it is ours"
+    RIVAL_IS_ALIVE = "another owner was seen to renew it"
+    TIMEOUT = "nobody knows yet"
+    OVER = "it was released meanwhile"
+
+
+def steady_ms() -> float:
+    """A clock for leases: it never jumps, and goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) * 1000.0
+
+
+class LeaseKeeper:
+    """`start`, then `wait`; `held` and `check` at any time and from any thread; `release` at the end, once."""
+
+    def __init__(self, store: LeaseStore, times: LeaseTimes | None = None) -> None:
+        about: dict[str, str | int] = {"host": socket.gethostname(), "pid": os.getpid(), "machine": this_machine()}
+        self._lease = Lease(uuid.uuid4().hex, times or LeaseTimes(), about)
+        self._store = store
+        self._changed = threading.Condition()  # guards the lease; told after every event
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="tidegate-lease", daemon=True)
+
+    @property
+    def where(self) -> str:
+        return self._store.where
+
+    @property
+    def epoch(self) -> int:
+        with self._changed:
+            return self._lease.epoch
+
+    @property
+    def rival(self) -> LeaseRecord | None:
+        with self._changed:
+            return self._lease.rival
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def held(self) -> bool:
+        with self._changed:
+            return self._lease.held(steady_ms())
+
+    def lost(self) -> bool:
+        """For good: another owner has it."""
+        with self._changed:
+            return isinstance(self._lease.state, Over) and not self._stopping
+
+    def check(self) -> None:
+        """LeaseLostError unless the lease is held at this moment."""
+        if not self.held():
+            why = "another run has taken it" if self.lost() else "it could not be renewed in time"
+            raise LeaseLostError(f"nothing is written below {self._store.where}, whose lease is not ours: {why}")
+
+    def wait(self, timeout_s: float) -> Waited:
+        """Until it is held, or somebody else is known to be alive."""
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._lease.held(steady_ms()):
+                    return Waited.HELD
+                if self._lease.rival_changed:
+                    return Waited.RIVAL_IS_ALIVE
+                if isinstance(self._lease.state, Over):
+                    return Waited.OVER
+                left = end - time.monotonic()
+                if left <= 0:
+                    return Waited.TIMEOUT
+                self._changed.wait(left)
+
+    def release(self, within_s: float = 5.0) -> None:
+        """Never raises, and waits no longer than that for a store that hangs."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(within_s)
+
+    # ------------------------------------------------------------ the thread
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopping:
+                    last = self._lease.release(steady_ms())
+                    break
+                instruction = self._lease.on_tick(steady_ms())
+                if instruction is None:
+                    if isinstance(self._lease.state, Over):
+                        return
+                    deadline = self._lease.next_deadline()
+                    assert deadline is not None  # nothing is unanswered here
+                    self._changed.wait(max(0.0, deadline - steady_ms()) / 1000.0)
+                    continue
+            self._carry_out(instruction)
+        if last is not None:
+            answer(self._store, last)
+
+    def _carry_out(self, instruction: Instruction | None) -> None:
+        while instruction is not None:
+            result = answer(self._store, instruction)
+            with self._changed:
+                instruction = self._lease.on_answer(result, steady_ms())
+                rival = self._lease.rival
+                if instruction is None and rival is not None and _is_dead(rival):
+                    self._lease.rival_is_dead()
+                self._changed.notify_all()
+                if self._stopping:
+                    # What the lease would ask next is not asked: its end is, which needs no other answer.
+                    return
+
+
+def this_machine() -> str:
+    """The same for two processes only if they see each other's process ids: the boot, and the namespace of ids. Empty
+    when that cannot be told."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as boot:
+        return f"{boot.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    return ""
+
+
+def _is_dead(rival: LeaseRecord) -> bool:
+    """Whether the process is known to be gone; that of another machine never is."""
+    if not rival.machine or rival.machine != this_machine():
+        return False
+    try:
+        os.kill(rival.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,294 @@
+"""Where the record of a lease lies, and how it is changed only by those who have seen what is there.
+
+Blocking, for one thread at a time. Nothing here is bounded but what the store itself bounds: a call that hangs holds up
+only the thread of its lease, whose owner then stops trusting it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import time
+import uuid
+from typing import Any, Protocol
+
+import msgspec
+
+from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.storage.checksums import checksum
+from tidegate.storage.files import OWNER, PERMISSIONS, Files, make_directories, open_files, write_file
+from tidegate.storage.leases.lease import (
+    Answer,
+    Found,
+    Instruction,
+    LeaseRecord,
+    Put,
+    Read,
+    Refused,
+    Stored,
+    Unanswered,
+    Written,
+)
+from tidegate.storage.location import StorageLocation
+
+log = logging.getLogger("tidegate.storage")
+
+_KEPT = 8  # records of a lease in files: the newest counts
+_LITTER_S = 3600.0
+
+
+class LeaseStore(Protocol):
+    where: str  # for people
+
+    def read(self) -> Stored | None:
+        """None when there is no record. Raises what it likes when it cannot tell."""
+
+    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
+        """The new version, or None when refused. Raises what it likes when nobody knows."""
+
+
+def answer(store: LeaseStore, instruction: Instruction) -> Answer:
+    """Carry it out. Never raises."""
+    try:
+        match instruction:
+            case Read():
+                return Found(store.read())
+            case Put(record, expected):
+                version = store.put(record, expected)
+                return Refused() if version is None else Written(version)
+    except Exception as error:
+        log.debug("the lease in %s: %s: %s", store.where, type(error).__name__, error)
+        return Unanswered()
+
+
+def open_lease_store(location: StorageLocation, name: str, *, conditional: bool) -> LeaseStore:
+    """The record `name` in the folder `location`.
+
+    `conditional`: refuse (ConfigurationError) a store that has no conditional writes. Otherwise such a store is used as
+    well as it can be, with a warning: two that take the lease within the same moment can then both believe to have it,
+    until the first of them renews it."""
+    if location.is_local:
+        return FileLeaseStore(location, name)
+    why = f"{location.scheme} storage is only used through a library that has no conditional writes"
+    if location.scheme == "s3":
+        try:
+            return S3LeaseStore(location, name)
+        except ImportError:
+            why = "conditional writes on S3 need the package boto3: pip install 'tidegate[s3]'"
+        except NoConditionalWrites as error:
+            why = str(error)
+    if conditional:
+        raise ConfigurationError(
+            f"{location.uri}: no lease can be kept here, since {why}; use a local or shared disk, or an S3 store with "
+            "conditional writes"
+        )
+    log.warning("%s: that no other run uses it at the same time is ensured as a best effort only: %s", location, why)
+    return BestEffortLeaseStore(open_files(location), name)
+
+
+class NoConditionalWrites(Exception):
+    """The store takes a conditional write, but does not heed the condition."""
+
+
+def _encode(record: LeaseRecord) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def _stored(data: bytes, version: str) -> Stored:
+    try:
+        return Stored(msgspec.json.decode(data, type=LeaseRecord), version)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return Stored(None, version)
+
+
+# ---------------------------------------------------------------- local and shared disks
+
+
+class FileLeaseStore:
+    """Numbered files `<name>-<n>`, of which the newest counts. A new one is made under a temporary name and linked to
+    the number after the one that was read: a link is never made over a file, on NFS too, and nobody holds a lock that a
+    frozen process could keep.
+
+    The last few stay. A writer that slept so long that its number has come and gone could make it again: so it looks
+    for higher ones afterwards, and takes its own back."""
+
+    def __init__(self, location: StorageLocation, name: str) -> None:
+        self._directory = location.local_path
+        self._permissions = PERMISSIONS[location.permissions or OWNER]
+        self._name = name
+        self._pattern = re.compile(re.escape(name) + r"-(\d+)")
+        self.where = os.path.join(self._directory, name)
+
+    def read(self) -> Stored | None:
+        for _ in range(5):
+            numbers = self._numbers()
+            if not numbers:
+                return None
+            with contextlib.suppress(FileNotFoundError), open(self._path(numbers[-1]), "rb") as file:
+                return _stored(file.read(), str(numbers[-1]))
+        raise SnapshotError(f"{self.where} changes faster than it can be read")
+
+    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
+        make_directories(self._directory, self._directory, self._permissions.directory)
+        number = int(expected or 0) + 1
+        temporary = f"{self.where}.new-{uuid.uuid4().hex}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._permissions.file)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_encode(record))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, self._path(number))
+            except FileExistsError:
+                return None
+        finally:
+            os.unlink(temporary)
+        numbers = self._numbers()
+        follows = expected is None or int(expected) in numbers
+        if numbers[-1] != number or not follows or (expected is None and len(numbers) > 1):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(number))
+            return None
+        self._sync()
+        self._tidy(numbers)
+        return str(number)
+
+    def _path(self, number: int) -> str:
+        return f"{self.where}-{number}"
+
+    def _numbers(self) -> list[int]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(int(match[1]) for match in map(self._pattern.fullmatch, names) if match)
+
+    def _sync(self) -> None:
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _tidy(self, numbers: list[int]) -> None:
+        old = [self._path(number) for number in numbers[:-_KEPT]]
+        for name in os.listdir(self._directory):  # of writers that were killed
+            path = os.path.join(self._directory, name)
+            with contextlib.suppress(OSError):
+                if name.startswith(f"{self._name}.new-") and time.time() - os.stat(path).st_mtime > _LITTER_S:
+                    old.append(path)
+        for path in old:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+# ---------------------------------------------------------------- S3
+
+
+class S3LeaseStore:
+    """An object, changed with `If-Match` and `If-None-Match`. ImportError without boto3; NoConditionalWrites where the
+    server ignores them, which is tried out first."""
+
+    def __init__(self, location: StorageLocation, name: str) -> None:
+        self.where = f"{location.uri}/{name}"
+        self._bucket, _, prefix = location.uri.removeprefix("s3://").partition("/")
+        self._key = f"{prefix}/{name}" if prefix else name
+        self._client = _s3_client(dict(location.options))
+        self._try_out()
+
+    def read(self) -> Stored | None:
+        try:
+            found = self._client.get_object(Bucket=self._bucket, Key=self._key)
+        except Exception as error:
+            if _code(error) in ("NoSuchKey", "404"):
+                return None
+            raise
+        return _stored(found["Body"].read(), found["ETag"])
+
+    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
+        return self._put(self._key, _encode(record), expected)
+
+    def _put(self, key: str, data: bytes, expected: str | None) -> str | None:
+        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+        try:
+            done = self._client.put_object(Bucket=self._bucket, Key=key, Body=data, **condition)
+        except Exception as error:
+            if _code(error) in ("PreconditionFailed", "412", "NoSuchKey", "404"):
+                return None
+            if _code(error) in ("NotImplemented", "501"):
+                raise NoConditionalWrites(f"{self.where}: the server has no conditional writes") from error
+            raise
+        return str(done["ETag"])
+
+    def _try_out(self) -> None:
+        probe = f"{self._key}.probe-{uuid.uuid4().hex}"
+        try:
+            first = self._put(probe, b"1", None)
+            heeded = first is not None and self._put(probe, b"2", None) is None
+            heeded = heeded and self._put(probe, b"2", '"00000000000000000000000000000000"') is None
+        finally:
+            with contextlib.suppress(Exception):
+                self._client.delete_object(Bucket=self._bucket, Key=probe)
+        if not heeded:
+            raise NoConditionalWrites(f"{self.where}: the server does not heed the conditions of conditional writes")
+
+
+def _s3_client(options: dict[str, str]) -> Any:
+    import boto3
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    anonymous = options.get("anonymous", "").lower() in ("1", "true", "yes")
+    endpoint = options.get("endpoint_override")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
+    config = Config(
+        connect_timeout=5,
+        read_timeout=5,
+        retries={"total_max_attempts": 1},  # a write that is repeated unseen could refuse itself
+        signature_version=UNSIGNED if anonymous else None,
+    )
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=options.get("region") or ("us-east-1" if endpoint else None),
+        aws_access_key_id=options.get("access_key"),
+        aws_secret_access_key=options.get("secret_key"),
+        aws_session_token=options.get("session_token"),
+        config=config,
+    )
+
+
+def _code(error: Exception) -> str:
+    """Of a ClientError of botocore."""
+    response = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+# ---------------------------------------------------------------- stores without conditional writes
+
+
+class BestEffortLeaseStore:
+    """Looks, then writes: what comes in between is overwritten, and found at the next renewal."""
+
+    def __init__(self, files: Files, name: str) -> None:
+        self._files = files
+        self._name = name
+        self.where = files.describe(name)
+
+    def read(self) -> Stored | None:
+        if self._files.size(self._name) is None:
+            return None
+        data = self._files.read(self._name)
+        return _stored(data, checksum(data))
+
+    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
+        found = self.read()
+        if (found.version if found is not None else None) != expected:
+            return None
+        data = _encode(record)
+        write_file(self._files, self._name, data)
+        return checksum(data)
