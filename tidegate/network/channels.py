@@ -70,12 +70,18 @@ class OutputChannel:
             self.flush()
 
     def flush(self) -> None:
-        """Finish the batch under construction, if it holds anything."""
-        parts = self._parts
-        if parts:
-            self._parts, self._count, self.oldest_ms = [], 0, None
-            first = parts.pop(0)
-            self._push_all(first.join(parts) if parts else first)
+        """Finish the batch under construction, if it holds anything. The one place where batches are cut to size: none
+        has twice as many records as `batch_size`, since a receiver's memory is counted in batches."""
+        parts, count, size = self._parts, self._count, self.batch_size
+        if not parts:
+            return
+        self._parts, self._count, self.oldest_ms = [], 0, None
+        batch = parts[0] if len(parts) == 1 else parts[0].join(parts[1:])
+        if count < 2 * size:
+            self._push(batch)
+            return
+        for start in range(0, count, size):
+            self._push(batch.slice(start, start + size))
 
     def add_control(self, element: ControlElement) -> None:
         """Put a control element behind everything produced so far. A watermark replaces one that still waits at the
@@ -147,16 +153,6 @@ class OutputChannel:
     def grant(self, credits: int) -> None:
         check_internal(credits > 0, f"channel {self.address}: granted {credits} credits")
         self.credits += credits
-
-    def _push_all(self, batch: Batch) -> None:
-        """The one place where batches are cut to size. None has twice as many records as `batch_size`: a receiver's
-        memory is counted in batches."""
-        size, count = self.batch_size, len(batch)
-        if count < 2 * size:
-            self._push(batch)
-            return
-        for start in range(0, count, size):
-            self._push(batch.slice(start, start + size))
 
     def _push(self, batch: Batch) -> None:
         self.queue.append(batch)
