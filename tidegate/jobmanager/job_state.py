@@ -1,20 +1,22 @@
-"""The states of a job: what all have in common, and the picture of them.
+"""The states of a job: what all have in common, and what leads from one to the next (`docs/concepts/recovery.md` has a
+picture).
 
 ::
 
-    Created ─start─▶ WaitingForSlots ─all registered─▶ Restoring ─all ready─▶ Running ─all durable─▶ Finishing
-                       ▲    │                             │                     │                      │ all finished
-                       │    └────────────┬────────────────┴─────────┬───────────┴──────────┐           ▼
-                       │                 │ failure, restart         │ failure, give up      │ cancel  Ending
-             delay     │                 ▼                          ▼                       ▼           │ gang gone
-             over  RestartDelay ◀──── Failing ─────────────────▶ Ending ◀───────────────────┘           ▼
-                          │      gang gone, or          cancel     │  gang gone, or      Settling ──▶ Ended
-                          │      its time is over                  └─ its time is over ─▶    ▲
-                          └──────── cancel ──────────────────────────────────────────────────┘
+    Created          start -> WaitingForSlots; cancel -> Ended
+    WaitingForSlots  all slots have registered -> Restoring
+    Restoring        all slots are ready -> Running; Finishing when the job was stopped in an earlier attempt
+    Running          everything is processed and durable -> Finishing
+    Finishing        all slots are finished -> Ending (as FINISHED)
+        any of these four: failure -> Failing, or Ending (as FAILED) without a restart; cancel -> Ending (as CANCELED)
+    Failing          gang gone, or its time to leave is over -> RestartDelay; cancel -> Ending
+    RestartDelay     delay over -> WaitingForSlots; gang gone -> the same; cancel -> Ending, Settling or Ended
+    Ending           gang gone -> Settling, or Ended when there is nothing to wait for; killed and time over -> Ended
+    Settling         the storage has answered, or its time is over -> Ended
 
 A state is a class. It answers every event with the state that follows (itself, when nothing changes); what is to be
-done besides goes into the job's outbox. The four on top have a gang that works (`working_states`), the others have one
-that leaves or has left (`leaving_states`), or none. An attempt that is `Due` is submitted by the JobMaster at once.
+done besides goes into the job's outbox. Four have a gang that works (`working_states`), the others have one that leaves
+or has left, or none (`leaving_states`). An attempt that is `Due` is submitted by the JobMaster at once.
 
 The status that users see:
 
