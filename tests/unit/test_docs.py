@@ -115,6 +115,13 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    """Those of the repository by their path, those of the package also without `tidegate/` in front."""
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text(encoding="utf-8")))
+    assert {path for path in named if not (ROOT / path).exists() and not (ROOT / "tidegate" / path).exists()} == set()
+
+
 def test_the_table_of_contents_has_every_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     linked = {match[1] for match in _LINK.finditer(index)}

@@ -24,6 +24,15 @@ def layers_of_the_docs() -> list[str]:
 LAYERS = layers_of_the_docs()
 
 
+def test_the_picture_of_the_layers_shows_the_packages_of_the_table() -> None:
+    """Every package is drawn, and every arrow leads to one that stands above in the table."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    picture = text.split("\n## Layers\n")[1].split("```mermaid")[1].split("```")[0]
+    arrows = re.findall(r"^ +(\w+) --> (\w+)$", picture.lower(), re.MULTILINE)  # `graph` alone is a word of Mermaid's
+    assert {name for arrow in arrows for name in arrow} == set(LAYERS)
+    assert [arrow for arrow in arrows if LAYERS.index(arrow[1]) >= LAYERS.index(arrow[0])] == []
+
+
 class Import(NamedTuple):
     importer: str  # dotted name of the module with the statement
     target: str  # dotted name that is imported (of `from a import b`: a.b)

@@ -18,7 +18,7 @@ from tidegate.storage.metadata import LoadedMetadata, read_metadata
 from tidegate.storage.worker_storage import file_source
 
 if TYPE_CHECKING:
-    from tidegate.state.backend import StateSource
+    from tidegate.storage.reader import StateSource
 
 
 def inspect(arguments: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def inspect(arguments: Any) -> dict[str, Any]:
 
 
 def _load(path: str) -> LoadedMetadata:
-    """Of a checkpoint, a savepoint, or the latest checkpoint in a job's directory."""
+    """Loads a checkpoint, a savepoint, or the latest checkpoint in a job's directory."""
     location = StorageLocation.parse(path)
     files = open_files(location)
     if location.name != METADATA_NAME and files.size(METADATA_NAME) is None:
@@ -148,7 +148,8 @@ def _shown(value: Any) -> str:
 
 
 def _entries(operator: OperatorMetadata, snapshot: KeyedSnapshot, source: StateSource) -> Iterator[tuple[Any, ...]]:
-    """(state, key group, key, namespace, value). The group of a key whose class is not here is not known: None."""
+    """Yields (state, key group, key, namespace, value). The group of a key whose class is not here is not known:
+    None."""
     from tidegate.state.entries import iterate_snapshot
     from tidegate.state.key_groups import stable_hash
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidegate.cli.errors import CommandError
+from tidegate.common.errors import present
 from tidegate.storage.location import absolute
 from tidegate.web.registry import JobRecord, running_jobs
 
@@ -24,8 +25,7 @@ def call(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | Non
     headers = {"Authorization": f"Bearer {job.token}", "Content-Type": "application/json"}
     try:
         connection.connect()
-        assert connection.sock is not None
-        connection.sock.settimeout(None)
+        present(connection.sock, "the socket of an open connection").settimeout(None)
         connection.request(method, path, body, headers)
         response = connection.getresponse()
         answer = json.loads(response.read() or b"{}")
@@ -40,7 +40,7 @@ def call(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | Non
 
 
 def find(wanted: str) -> JobRecord:
-    """By id, the beginning of an id, or name."""
+    """Finds a job by its id, the beginning of its id, or its name."""
     if not wanted:
         raise CommandError("the job's name or id is empty: see tidegate list")
     jobs = running_jobs()

@@ -64,7 +64,7 @@ class DoubleCounter(_Sum):
 
 
 class _Extreme(Accumulator):
-    """None before the first value."""
+    """The largest or the smallest value that was added; None before the first one."""
 
     def __init__(self, value: Any = None) -> None:
         self._value = value
@@ -132,7 +132,7 @@ class ListAccumulator(Accumulator):
 
 
 class Histogram(Accumulator):
-    """How often each value came."""
+    """Counts how often each value was added."""
 
     def __init__(self) -> None:
         self._counts: _Counts[Any] = _Counts()
@@ -165,7 +165,7 @@ def merge_all(parts: Iterable[Mapping[str, Accumulator]]) -> dict[str, Accumulat
 
 
 def dump(parts: Sequence[Mapping[str, Accumulator]]) -> bytes:
-    """For the way to the driver; b"" when there are none."""
+    """The accumulators as bytes, for the way to the driver; b"" when there are none."""
     return bytes(cloudpickle.dumps(list(parts))) if parts else b""
 
 

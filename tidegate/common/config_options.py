@@ -65,7 +65,7 @@ class ConfigOption:
         return parsed
 
     def allowed(self) -> str:
-        """What a value may be, in words."""
+        """Says in words what a value may be, for error messages."""
         text = _ALLOWED[self.type]
         if self.type is OptionType.ENUM:
             text = "one of " + ", ".join(self.choices)
@@ -170,7 +170,7 @@ def parse_list(value: Any) -> list[str]:
 
 
 def parse_map(value: Any) -> dict[str, str]:
-    """A dict, or text such as `k1:v1,k2:v2`."""
+    """Reads a dict, or text such as `k1:v1,k2:v2`."""
     if isinstance(value, dict):
         return {str(k): str(v) for k, v in value.items()}
     if not isinstance(value, str):

@@ -67,7 +67,7 @@ class Configuration:
         return key in self._values
 
     def remove_config(self, key: str) -> bool:
-        """Remove a key; whether it was there."""
+        """Remove a key. Returns whether it was there."""
         return self._values.pop(key, None) is not None
 
     def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:

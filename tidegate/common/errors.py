@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class TidegateError(Exception):
     """Base of every error that Tidegate raises on purpose."""
@@ -57,3 +61,17 @@ def check_internal(condition: bool, message: str) -> None:
     """Assert an invariant. Stays on in production (unlike `assert`)."""
     if not condition:
         raise InternalError(message)
+
+
+def present(value: T | None, what: str) -> T:
+    """The value, which the caller knows to be there; `what` names it in the InternalError when it is not."""
+    if value is None:
+        raise InternalError(f"{what} is missing")
+    return value
+
+
+def of_type(kind: type[T], value: object) -> T:
+    """The value, which the caller knows to be a `kind`; InternalError when it is something else."""
+    if not isinstance(value, kind):
+        raise InternalError(f"a {kind.__name__} was expected, not {value!r}")
+    return value

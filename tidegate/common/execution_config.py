@@ -39,7 +39,7 @@ class ExecutionConfig:
         return self._set(options.MAX_PARALLELISM, max_parallelism)
 
     def get_auto_watermark_interval(self) -> int:
-        """Milliseconds; 0: no periodic watermarks."""
+        """The interval in milliseconds; 0 when there are no periodic watermarks."""
         return int(self._get(options.AUTO_WATERMARK_INTERVAL))
 
     def set_auto_watermark_interval(self, interval: TimeLike) -> ExecutionConfig:

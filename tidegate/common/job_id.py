@@ -13,7 +13,7 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, order=True, slots=True)
 class JobID:
-    """32 hex digits. `str()` gives them."""
+    """The id of a job: 32 hex digits, which `str()` gives."""
 
     hex: str
 

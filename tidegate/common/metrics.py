@@ -22,7 +22,7 @@ class Metric(abc.ABC):
 
     @abc.abstractmethod
     def values(self, name: str) -> Iterator[tuple[str, float]]:
-        """What is reported, by name."""
+        """The figures that are reported, by name."""
 
 
 M = TypeVar("M", bound=Metric)

@@ -16,7 +16,7 @@ class RestartStrategyConfiguration(abc.ABC):
 
     @abc.abstractmethod
     def get_description(self) -> str:
-        """One line for people."""
+        """Describes the strategy in one line, for people."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class NoRestartStrategyConfiguration(RestartStrategyConfiguration):
 
 @dataclass(frozen=True)
 class FallbackRestartStrategyConfiguration(RestartStrategyConfiguration):
-    """As the configuration says, else the default: see `restart_strategy_of`."""
+    """Does what the configuration says, else the default: see `restart_strategy_of`."""
 
     def get_description(self) -> str:
         return "Cluster level default restart strategy."
@@ -152,7 +152,7 @@ class RestartStrategies:
         jitter_factor: float,
         attempts_before_reset_backoff: int | None = None,
     ) -> RestartStrategyConfiguration:
-        """`attempts_before_reset_backoff` None: without end."""
+        """Waits longer after each failure. With `attempts_before_reset_backoff` None it restarts without end."""
         return ExponentialDelayRestartStrategyConfiguration(
             as_milliseconds(initial_backoff, "initial_backoff"),
             as_milliseconds(max_backoff, "max_backoff"),

@@ -77,7 +77,7 @@ _BASIC_CONVERSIONS: dict[BasicType, Callable[[str], Conversion]] = {
 
 
 class BasicTypeInfo(TypeInformation):
-    """A scalar: text, number, boolean."""
+    """The type of a scalar: text, a number or a boolean."""
 
     def __init__(self, basic_type: BasicType) -> None:
         self._basic_type = basic_type
@@ -143,7 +143,7 @@ class BasicTypeInfo(TypeInformation):
 
 
 class InstantTypeInfo(BasicTypeInfo):
-    """`tidegate.common.Instant`; internally microseconds since the epoch."""
+    """The type of a `tidegate.common.Instant`, which is kept as microseconds since the epoch."""
 
     def need_conversion(self) -> bool:
         return True
@@ -186,7 +186,7 @@ class SqlTimeTypeInfo(TypeInformation):
 
 
 class DateTypeInfo(SqlTimeTypeInfo):
-    """datetime.date; internally days since the epoch."""
+    """The type of a datetime.date, which is kept as days since the epoch."""
 
     EPOCH_ORDINAL = datetime.date(1970, 1, 1).toordinal()
 

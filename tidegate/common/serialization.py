@@ -52,7 +52,7 @@ def _check_charset(charset: str) -> str:
 
 
 class SimpleStringSchema(SerializationSchema, DeserializationSchema):
-    """Text, both ways."""
+    """Makes bytes of text, and text of bytes."""
 
     def __init__(self, charset: str = "UTF-8") -> None:
         self._charset = _check_charset(charset)
@@ -72,7 +72,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
 
 
 class ByteArraySchema(SerializationSchema, DeserializationSchema):
-    """Bytes, as they are, both ways."""
+    """Hands bytes through as they are, when reading and when writing."""
 
     def serialize(self, value: Any) -> bytes | None:
         if value is None:

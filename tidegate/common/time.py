@@ -39,7 +39,7 @@ class Duration:
         return cls(int(nanos))
 
     def to_milliseconds(self) -> int:
-        """Whole milliseconds; what is left is dropped."""
+        """The duration in whole milliseconds; the rest is dropped."""
         return self.nanos // 1_000_000
 
     def to_nanos(self) -> int:

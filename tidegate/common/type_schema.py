@@ -93,7 +93,7 @@ def kind_of(type_info: TypeInformation | None) -> str:
 
 
 def class_schema(cls: type) -> TypeSchema | None:
-    """Of a dataclass; None for another class."""
+    """The schema of a dataclass; None when the class is not one."""
     if not dataclasses.is_dataclass(cls):
         return None
     names = tuple(f.name for f in dataclasses.fields(cls))

@@ -144,7 +144,7 @@ class PrimitiveArrayTypeInfo(_ElementsTypeInfo):
 
 
 class BasicArrayTypeInfo(_ElementsTypeInfo):
-    """Scalars, None allowed among them."""
+    """An array of scalars, in which None may stand."""
 
     def __init__(self, element_type: TypeInformation) -> None:
         super().__init__(element_type)

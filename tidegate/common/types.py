@@ -164,11 +164,11 @@ class Row:
         return hash((self._row_kind.value, tuple(self.values_by_name())))
 
     def values_by_name(self) -> list[Any]:
-        """In the order of the fields' names, which rows that are equal have in common; as they are without names."""
+        """The values in the order of the fields' names, which equal rows have in common; without names, as they are."""
         return self.get_fields_by_names(() if self._fields is None else in_name_order(self._fields))
 
     def values_in_order(self, names: tuple[str, ...]) -> list[Any]:
-        """By name when the row has exactly these names, in any order; by position otherwise."""
+        """The values, found by name when the row has exactly these names, in any order; by position otherwise."""
         own = self._fields
         same_names = own is not None and own != names and in_name_order(own) == in_name_order(names)
         return self.get_fields_by_names(names) if same_names else list(self._values)
@@ -179,7 +179,7 @@ class Row:
         return f"Row({', '.join(f'{n}={v!r}' for n, v in zip(self._fields, self._values, strict=True))})"
 
     def __str__(self) -> str:
-        """As Flink prints it: kind and values, e.g. `+I[a, 1, null]`."""
+        """The row as Flink prints it: kind and values, e.g. `+I[a, 1, null]`."""
         return f"{self._row_kind}[{', '.join(map(flink_text, self._values))}]"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -221,14 +221,15 @@ def in_name_order(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def values_of_fields(record: Any, names: tuple[str, ...]) -> list[Any]:
-    """Of a dict by name, None for what it lacks; of a row as `values_in_order`; of anything else by position."""
+    """The values of the fields: of a dict by name, None for what it lacks; of a row as `values_in_order` gives them; of
+    anything else by position."""
     if isinstance(record, dict):
         return [record.get(name) for name in names]
     return record.values_in_order(names) if isinstance(record, Row) else list(record)
 
 
 def flink_text(value: Any) -> str:
-    """As Flink prints a value of a declared type."""
+    """The text that Flink prints for a value of a declared type."""
     if value is None:
         return "null"
     if isinstance(value, bool):

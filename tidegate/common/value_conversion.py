@@ -202,7 +202,7 @@ def _convert_fields(
 
 
 def to_tuple(name: str, parts: Sequence[Conversion | None]) -> Conversion:
-    """tuple, list and Row become a tuple."""
+    """Converts a tuple, a list or a Row to a tuple."""
     exact = _exact_types(parts)
     names = [f"f{i}" for i in range(len(parts))]
 

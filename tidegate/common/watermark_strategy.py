@@ -77,7 +77,7 @@ class NoWatermarksGenerator(WatermarkGenerator):
 
 
 class WatermarkKind(enum.Enum):
-    """How watermarks are made."""
+    """Who makes the watermarks of a strategy."""
 
     NONE = "none"
     BOUNDED_OUT_OF_ORDERNESS = "bounded out of orderness"  # monotonous timestamps are a bound of 0
@@ -85,8 +85,9 @@ class WatermarkKind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class WatermarkAlignment:
-    """Sources of one group whose watermark is more than `max_drift_ms` ahead of the lowest wait."""
+class AlignmentGroup:
+    """The sources of one group wait for each other: one whose watermark is more than `max_drift_ms` ahead of the
+    lowest stops reading."""
 
     group: str
     max_drift_ms: int
@@ -102,7 +103,7 @@ class WatermarkStrategy:
     generator_factory: Callable[[], WatermarkGenerator] | None = None  # only CUSTOM
     timestamp_assigner: TimestampAssigner | None = None  # None: the source's own timestamps
     idleness_ms: int | None = None
-    alignment: WatermarkAlignment | None = None
+    alignment: AlignmentGroup | None = None
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -161,7 +162,7 @@ class WatermarkStrategy:
         if interval == 0:
             raise ConfigurationError("update_interval of a watermark alignment must be more than 0.")
         drift = as_milliseconds(max_allowed_watermark_drift, "max_allowed_watermark_drift")
-        return replace(self, alignment=WatermarkAlignment(watermark_group, drift, interval))
+        return replace(self, alignment=AlignmentGroup(watermark_group, drift, interval))
 
     @property
     def timestamp_function(self) -> Callable[[Any, int], int] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
 
@@ -62,7 +62,7 @@ class DataGeneratorSource(Source[Any]):
         return [DataGeneratorSplit(str(i), i, parts) for i in range(parts)]
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> DataGeneratorReader:
-        assert isinstance(split, DataGeneratorSplit)
+        split = of_type(DataGeneratorSplit, split)
         end = None
         if self._count is not None:
             end = max(0, -(-(self._count - split.first) // split.stride))

@@ -1,4 +1,4 @@
-"""Throws records away."""
+"""A sink that throws its records away, for measuring and for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate.contracts.connectors import Sink, SinkContext, SinkWriter
 
 
 class DiscardingSink(Sink[Any, None]):
-    """For jobs that run for their side effects, and for measuring."""
+    """Takes records and does nothing with them: for jobs that run for their side effects, and for measuring."""
 
     def create_writer(self, context: SinkContext) -> DiscardingWriter:
         return DiscardingWriter()
@@ -19,4 +19,4 @@ class DiscardingSink(Sink[Any, None]):
 
 class DiscardingWriter(SinkWriter[Any, None]):
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
-        """Nothing happens."""
+        """Does nothing with the records."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
@@ -58,8 +58,7 @@ class HybridSource(Source[Any]):
         ]
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Any]:
-        assert isinstance(split, HybridSplit)
-        return _HybridReader(self._sources, split, offset or (0, {}), context)
+        return _HybridReader(self._sources, of_type(HybridSplit, split), offset or (0, {}), context)
 
     def get_produced_type(self) -> Any:
         return self._sources[0].get_produced_type()
@@ -78,7 +77,7 @@ class HybridSourceBuilder:
 
 
 class _HybridReader(SplitReader[Any]):
-    """Of the current stage all inner splits are read in turn."""
+    """Reads all inner splits of the current stage in turn, then those of the next stage."""
 
     def __init__(
         self, sources: tuple[Source[Any], ...], split: HybridSplit, offset: tuple[int, dict[str, Any]], context: Any

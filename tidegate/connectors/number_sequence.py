@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.contracts.connectors import Source, SourceContext, SourceSplit, SplitReader
 
 
@@ -37,7 +37,7 @@ class NumberSequenceSource(Source[int]):
         return [NumberSequenceSplit(str(i), bounds[i], bounds[i + 1] - 1) for i in range(parts)]
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> NumberSequenceReader:
-        assert isinstance(split, NumberSequenceSplit)
+        split = of_type(NumberSequenceSplit, split)
         return NumberSequenceReader(split.start if offset is None else offset, split.end + 1)
 
     def get_produced_type(self) -> Any:

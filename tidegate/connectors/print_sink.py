@@ -1,4 +1,4 @@
-"""Prints records."""
+"""A sink that prints its records."""
 
 from __future__ import annotations
 

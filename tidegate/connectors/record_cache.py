@@ -84,11 +84,11 @@ class _CacheCommitter(Committer[str]):
 
 @dataclass(frozen=True)
 class CacheSplit(SourceSplit):
-    """One file; the id is its name."""
+    """One file of the cache. The id of the split is the name of the file."""
 
 
 class CacheSource(Source[Any]):
-    """What a CacheSink has committed."""
+    """Reads what a CacheSink has committed."""
 
     def __init__(self, folder: StorageLocation, type_info: Any = None) -> None:
         self.folder = folder
@@ -125,7 +125,7 @@ class _CacheReader(SplitReader[Any]):
 
 
 def delete_cache(folder: StorageLocation) -> None:
-    """With everything in it; a missing one is fine."""
+    """Deletes the folder with everything in it. It is no error when it is missing."""
     _open(folder.parent()).delete_directory(folder.name)
 
 

@@ -1,7 +1,7 @@
 """The old style of source: a function that pushes records, run on a thread of its own. Behind `env.add_source`.
 
 It cannot be replayed: after a recovery `run` is called anew, so records that it had pushed since the last checkpoint
-are lost unless it pushes them again. That is at most once; implement `connectors.base.Source` for more.
+are lost unless it pushes them again. That is at most once; implement `datastream.connectors.base.Source` for more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _JOIN_S = 1.0
 
 
 class SourceFunctionSource(Source[Any]):
-    """One split, whatever the parallelism."""
+    """Runs a SourceFunction as a source. It has one split, whatever the parallelism."""
 
     def __init__(self, function: SourceFunction, type_info: Any = None) -> None:
         self._function = function

@@ -73,7 +73,7 @@ class SplitReader(abc.ABC, Generic[T]):
         """Picklable position after the last record that `poll` returned. May be called at any time between polls."""
 
     def wake_at_ms(self) -> float | None:
-        """After an empty poll: the clock time at which polling again is worthwhile (None: a short default)."""
+        """Asked after an empty poll: the clock time at which polling again is worthwhile (None: a short default)."""
         return None
 
     @property
@@ -86,7 +86,7 @@ class SplitReader(abc.ABC, Generic[T]):
         """The checkpoint that holds `offset` is complete: what lies before it will not be asked for again."""
 
     def close(self) -> None:
-        """Called once, also after a failure."""
+        """Release what the reader holds. Called once, also after a failure."""
 
 
 class Source(abc.ABC, Generic[T]):
@@ -158,7 +158,7 @@ class SinkWriter(abc.ABC, Generic[T, CommT]):
     def write_batch(self, values: list[T], timestamps: list[int] | None) -> None: ...
 
     def flush(self, end_of_input: bool) -> None:
-        """Before every checkpoint and at the end of input: hand everything to the outside (pre-commit)."""
+        """Hand everything to the outside (pre-commit). Called before every checkpoint and at the end of input."""
 
     def prepare_commit(self) -> list[CommT]:
         """Picklable committables for all that was written since the last call. Part of the checkpoint."""
@@ -201,13 +201,13 @@ class Sink(abc.ABC, Generic[T, CommT]):
         return self
 
     def create_committer(self) -> Committer[CommT] | None:
-        """None: one phase, nothing to commit."""
+        """The committer of this sink. None: the sink has one phase, and there is nothing to commit."""
         return None
 
     def discard_leftovers(self, job_id: str) -> None:
-        """On the driver, when a BATCH job is over: delete what its writers wrote and nobody committed. In BATCH mode
-        every attempt of a task has an `operator_id` of its own in its SinkContext, so that a writer takes nothing of
-        another attempt for a left-over of its own."""
+        """Called on the driver when a BATCH job is over: delete what its writers wrote and nobody committed. In BATCH
+        mode every attempt of a task has an `operator_id` of its own in its SinkContext, so that a writer takes nothing
+        of another attempt for a left-over of its own."""
 
 
 class StreamTransformer(abc.ABC):

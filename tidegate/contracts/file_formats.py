@@ -35,10 +35,10 @@ class InputFile(Protocol):
     size: int  # in bytes, when the file was listed
 
     def open(self) -> BinaryIO:
-        """For reading at any position, unbuffered."""
+        """Opens the file for reading at any position, without a buffer."""
 
     def open_arrow(self) -> Any:
-        """The same as a `pyarrow.NativeFile`."""
+        """Opens the file as a `pyarrow.NativeFile`."""
 
 
 class FileRecordReader(abc.ABC, Generic[T]):
@@ -56,7 +56,7 @@ class FileRecordReader(abc.ABC, Generic[T]):
         the very next record."""
 
     def close(self) -> None:
-        """Called once, also after a failure."""
+        """Release what the reader holds. Called once, also after a failure."""
 
 
 class FileFormat(abc.ABC):

@@ -57,7 +57,7 @@ class State(abc.ABC):
 
 
 class ValueState(State, Generic[T]):
-    """One value per key."""
+    """State that holds one value for each key."""
 
     @abc.abstractmethod
     def value(self) -> T | None:
@@ -83,7 +83,7 @@ class MergingState(AppendingState[IN, OUT]):
 
 
 class ReducingState(MergingState[T, T]):
-    """The reduce of everything added."""
+    """State that holds, for each key, everything that was added reduced to one value."""
 
 
 class AggregatingState(MergingState[IN, OUT]):
@@ -108,20 +108,11 @@ class ListState(MergingState[T, Iterable[T]]):
         return iter(self.get())
 
 
-class MapState(State, Generic[K, V]):
-    """A map per key."""
+class _MapReading(State, Generic[K, V]):
+    """What every map state offers to those who only read it."""
 
     @abc.abstractmethod
     def get(self, key: K) -> V | None: ...
-
-    @abc.abstractmethod
-    def put(self, key: K, value: V) -> None: ...
-
-    @abc.abstractmethod
-    def put_all(self, dict_value: Mapping[K, V]) -> None: ...
-
-    @abc.abstractmethod
-    def remove(self, key: K) -> None: ...
 
     @abc.abstractmethod
     def contains(self, key: K) -> bool: ...
@@ -141,12 +132,6 @@ class MapState(State, Generic[K, V]):
     def __getitem__(self, key: K) -> V | None:
         return self.get(key)
 
-    def __setitem__(self, key: K, value: V) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.remove(key)
-
     def __contains__(self, key: object) -> bool:
         return self.contains(key)  # type: ignore[arg-type]
 
@@ -154,54 +139,35 @@ class MapState(State, Generic[K, V]):
         return iter(self.keys())
 
 
-class ReadOnlyBroadcastState(State, Generic[K, V]):
+class _MapWriting(_MapReading[K, V]):
+    """What every map state offers to those who may change it."""
+
+    @abc.abstractmethod
+    def put(self, key: K, value: V) -> None: ...
+
+    @abc.abstractmethod
+    def put_all(self, dict_value: Mapping[K, V]) -> None: ...
+
+    @abc.abstractmethod
+    def remove(self, key: K) -> None: ...
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self.remove(key)
+
+
+class MapState(_MapWriting[K, V]):
+    """State that holds a map for each key."""
+
+
+class ReadOnlyBroadcastState(_MapReading[K, V]):
     """Broadcast state on the side that may only read it."""
 
-    @abc.abstractmethod
-    def get(self, key: K) -> V | None: ...
 
-    @abc.abstractmethod
-    def contains(self, key: K) -> bool: ...
-
-    @abc.abstractmethod
-    def items(self) -> Iterable[tuple[K, V]]: ...
-
-    @abc.abstractmethod
-    def keys(self) -> Iterable[K]: ...
-
-    @abc.abstractmethod
-    def values(self) -> Iterable[V]: ...
-
-    @abc.abstractmethod
-    def is_empty(self) -> bool: ...
-
-    def __getitem__(self, key: K) -> V | None:
-        return self.get(key)
-
-    def __contains__(self, key: object) -> bool:
-        return self.contains(key)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
-
-
-class BroadcastState(ReadOnlyBroadcastState[K, V]):
+class BroadcastState(_MapWriting[K, V], ReadOnlyBroadcastState[K, V]):
     """A map that every subtask holds a whole copy of. Every subtask has to make the same changes in the same order."""
-
-    @abc.abstractmethod
-    def put(self, key: K, value: V) -> None: ...
-
-    @abc.abstractmethod
-    def put_all(self, dict_value: Mapping[K, V]) -> None: ...
-
-    @abc.abstractmethod
-    def remove(self, key: K) -> None: ...
-
-    def __setitem__(self, key: K, value: V) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.remove(key)
 
 
 # ---------------------------------------------------------------- descriptors
@@ -354,4 +320,4 @@ class FunctionSnapshotContext(abc.ABC):
 
     @abc.abstractmethod
     def get_checkpoint_timestamp(self) -> int:
-        """When the checkpoint was triggered, ms since the epoch."""
+        """The time at which the checkpoint was triggered, in milliseconds since the epoch."""

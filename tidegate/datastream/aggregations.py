@@ -17,7 +17,7 @@ Reduce = Callable[[Any, Any], Any]
 
 
 def checked_position(method: str, position: Any) -> int | str:
-    """A field's index (from 0) or name."""
+    """Checks a field's index (from 0) or name, and returns it."""
     if isinstance(position, bool) or not isinstance(position, (int, str)):
         raise TypeError(
             f"{method}: the field has to be an index or a name, got {type(position).__name__}: {position!r}"

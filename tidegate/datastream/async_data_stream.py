@@ -32,15 +32,8 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """Results as they come. None overtakes a watermark."""
-        return _wait(
-            "unordered_wait",
-            data_stream,
-            async_function,
-            timeout,
-            AsyncRetryStrategy.no_restart(),
-            capacity,
-            output_type,
-        )
+        no_retry = AsyncRetryStrategy.no_restart()
+        return _wait("unordered_wait", data_stream, async_function, timeout, no_retry, capacity, output_type)
 
     @staticmethod
     def ordered_wait(
@@ -51,15 +44,8 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """Results in the order of the records."""
-        return _wait(
-            "ordered_wait",
-            data_stream,
-            async_function,
-            timeout,
-            AsyncRetryStrategy.no_restart(),
-            capacity,
-            output_type,
-        )
+        no_retry = AsyncRetryStrategy.no_restart()
+        return _wait("ordered_wait", data_stream, async_function, timeout, no_retry, capacity, output_type)
 
     @staticmethod
     def unordered_wait_with_retry(
@@ -71,15 +57,8 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """`unordered_wait`, and calls are tried again as the strategy says."""
-        return _wait(
-            "unordered_wait_with_retry",
-            data_stream,
-            async_function,
-            timeout,
-            async_retry_strategy,
-            capacity,
-            output_type,
-        )
+        retry = async_retry_strategy
+        return _wait("unordered_wait_with_retry", data_stream, async_function, timeout, retry, capacity, output_type)
 
     @staticmethod
     def ordered_wait_with_retry(
@@ -91,15 +70,8 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """`ordered_wait`, and calls are tried again as the strategy says."""
-        return _wait(
-            "ordered_wait_with_retry",
-            data_stream,
-            async_function,
-            timeout,
-            async_retry_strategy,
-            capacity,
-            output_type,
-        )
+        retry = async_retry_strategy
+        return _wait("ordered_wait_with_retry", data_stream, async_function, timeout, retry, capacity, output_type)
 
 
 def _wait(

@@ -1,6 +1,6 @@
-"""PyFlink's path for `tidegate.contracts.async_retry_strategies`."""
+"""PyFlink's path for `tidegate.contracts.functions.retries`."""
 
-from tidegate.contracts.async_retry_strategies import (
+from tidegate.contracts.functions.retries import (
     ExponentialBackoffDelayRetryStrategy,
     FixedDelayRetryStrategy,
     NoRetryStrategy,

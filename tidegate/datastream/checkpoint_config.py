@@ -60,7 +60,7 @@ class CheckpointConfig:
         return int(self._get(options.CHECKPOINT_MIN_PAUSE))
 
     def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: TimeLike) -> CheckpointConfig:
-        """From the end of one checkpoint to the start of the next."""
+        """Sets the shortest time from the end of one checkpoint to the start of the next."""
         return self._set(options.CHECKPOINT_MIN_PAUSE, min_pause_between_checkpoints)
 
     def get_max_concurrent_checkpoints(self) -> int:

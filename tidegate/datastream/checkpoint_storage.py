@@ -25,7 +25,7 @@ class CheckpointStorage(abc.ABC):
 
     @abc.abstractmethod
     def write_to(self, configuration: Configuration) -> None:
-        """Make the choice in the configuration."""
+        """Writes this choice into the configuration."""
 
 
 class JobManagerCheckpointStorage(CheckpointStorage):
@@ -66,8 +66,8 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         self, checkpoint_path: str, file_state_size_threshold: int | None = None, write_buffer_size: int | None = None
     ) -> None:
         super().__init__(checked_uri(checkpoint_path, type(self).__name__))
-        threshold = 20 * 1024 if file_state_size_threshold in (None, -1) else file_state_size_threshold
-        assert threshold is not None
+        threshold = -1 if file_state_size_threshold is None else file_state_size_threshold
+        threshold = 20 * 1024 if threshold == -1 else threshold
         if not 0 <= threshold <= self.MAX_FILE_STATE_THRESHOLD:
             raise ConfigurationError(
                 f"FileSystemCheckpointStorage(file_state_size_threshold) has to be between 0 and "

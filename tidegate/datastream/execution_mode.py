@@ -1,4 +1,4 @@
-"""Who drives the operators."""
+"""The runtime modes: who drives the operators of a job."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.datastream.checkpoint_storage import (
+    CheckpointStorage,
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
     checked_uri,
@@ -20,7 +21,7 @@ class StateBackend(abc.ABC):
 
     @abc.abstractmethod
     def write_to(self, configuration: Configuration) -> None:
-        """Make the choice in the configuration."""
+        """Writes this choice into the configuration."""
 
 
 class HashMapStateBackend(StateBackend):
@@ -33,7 +34,26 @@ class HashMapStateBackend(StateBackend):
         return "HashMapStateBackend()"
 
 
-class MemoryStateBackend(StateBackend):
+class _HeapWithStorage(StateBackend):
+    """The old heap backends, which choose the checkpoint storage and the folder of savepoints too."""
+
+    def __init__(self, storage: CheckpointStorage, savepoint_path: str | None, asynchronous: bool) -> None:
+        self._chosen_storage = storage
+        self._savepoint_path = None if savepoint_path is None else checked_uri(savepoint_path, type(self).__name__)
+        self._asynchronous = asynchronous
+
+    def is_using_asynchronous_snapshots(self) -> bool:
+        """What was given to the constructor. It has no effect: snapshots are always written asynchronously."""
+        return self._asynchronous
+
+    def write_to(self, configuration: Configuration) -> None:
+        configuration.set(options.STATE_BACKEND, "hashmap")
+        self._chosen_storage.write_to(configuration)
+        if self._savepoint_path is not None:
+            configuration.set(options.SAVEPOINT_DIR, self._savepoint_path)
+
+
+class MemoryStateBackend(_HeapWithStorage):
     """The old name of the heap backend with checkpoints in the JobManager's memory."""
 
     def __init__(
@@ -44,27 +64,16 @@ class MemoryStateBackend(StateBackend):
         using_asynchronous_snapshots: bool = True,
     ) -> None:
         self._storage = JobManagerCheckpointStorage(checkpoint_path, max_state_size)
-        self._savepoint_path = None if savepoint_path is None else checked_uri(savepoint_path, "MemoryStateBackend")
-        self._asynchronous = using_asynchronous_snapshots
+        super().__init__(self._storage, savepoint_path, using_asynchronous_snapshots)
 
     def get_max_state_size(self) -> int:
         return self._storage.get_max_state_size()
-
-    def is_using_asynchronous_snapshots(self) -> bool:
-        """As it was given; snapshots are always written asynchronously."""
-        return self._asynchronous
-
-    def write_to(self, configuration: Configuration) -> None:
-        configuration.set(options.STATE_BACKEND, "hashmap")
-        self._storage.write_to(configuration)
-        if self._savepoint_path is not None:
-            configuration.set(options.SAVEPOINT_DIR, self._savepoint_path)
 
     def __repr__(self) -> str:
         return "MemoryStateBackend()"
 
 
-class FsStateBackend(StateBackend):
+class FsStateBackend(_HeapWithStorage):
     """The old name of the heap backend with checkpoints in files."""
 
     def __init__(
@@ -78,12 +87,7 @@ class FsStateBackend(StateBackend):
         self._storage = FileSystemCheckpointStorage(
             checkpoint_directory_uri, file_state_size_threshold, write_buffer_size
         )
-        self._savepoint_path = (
-            None
-            if default_savepoint_directory_uri is None
-            else checked_uri(default_savepoint_directory_uri, "FsStateBackend")
-        )
-        self._asynchronous = using_asynchronous_snapshots
+        super().__init__(self._storage, default_savepoint_directory_uri, using_asynchronous_snapshots)
 
     def get_checkpoint_path(self) -> str | None:
         return self._storage.get_checkpoint_path()
@@ -93,16 +97,6 @@ class FsStateBackend(StateBackend):
 
     def get_write_buffer_size(self) -> int | None:
         return self._storage.get_write_buffer_size()
-
-    def is_using_asynchronous_snapshots(self) -> bool:
-        """As it was given; snapshots are always written asynchronously."""
-        return self._asynchronous
-
-    def write_to(self, configuration: Configuration) -> None:
-        configuration.set(options.STATE_BACKEND, "hashmap")
-        self._storage.write_to(configuration)
-        if self._savepoint_path is not None:
-            configuration.set(options.SAVEPOINT_DIR, self._savepoint_path)
 
     def __repr__(self) -> str:
         return f"FsStateBackend({self.get_checkpoint_path()!r})"

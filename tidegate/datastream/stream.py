@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.common.errors import ConfigurationError, TidegateError, of_type
 from tidegate.common.typeinfo import TupleTypeInfo, TypeInformation, Types, value_converter
 from tidegate.common.watermark_strategy import WatermarkStrategy
 from tidegate.contracts.connectors import Sink, SupportsPreprocessing
@@ -304,8 +304,7 @@ class DataStream(OperatorSettings):
         if limit is not None:
             checked_int("execute_and_collect", limit, 1, "the limit")
         sink = self._sink("Collect", SinkSpec(CollectSink(self.get_name())))
-        transformation = sink._transformation
-        assert isinstance(transformation, SinkTransformation)
+        transformation = of_type(SinkTransformation, sink._transformation)
         if isinstance(self._transformation, OperatorTransformation):  # so that its order is that of the results
             own = self._transformation.parallelism
             transformation.parallelism = self._transformation.created_under.parallelism if own is None else own

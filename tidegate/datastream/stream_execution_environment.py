@@ -114,7 +114,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     # ------------------------------------------------------------ parallelism, buffers, chains
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """For the operators that are made from now on and do not set their own."""
+        """Sets the parallelism of the operators that are made from now on and do not set their own."""
         checked_int("set_parallelism", parallelism, 1, "the parallelism")
         return self._set(options.PARALLELISM, parallelism)
 
@@ -194,7 +194,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         return self
 
     def get_checkpoint_interval(self) -> int:
-        """-1 when there are no checkpoints."""
+        """The interval in milliseconds; -1 when there are no checkpoints."""
         return self._checkpoint_config.get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
@@ -227,7 +227,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         return self._set(options.STATE_CHANGELOG, enabled)
 
     def is_changelog_state_backend_enabled(self) -> bool | None:
-        """What was set, None when nothing was."""
+        """The choice that the program made; None when it made none."""
         if not self._configuration.contains(options.STATE_CHANGELOG):
             return None
         return bool(options.read(self._configuration, options.STATE_CHANGELOG))
@@ -235,7 +235,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     def set_restart_strategy(
         self, restart_strategy_configuration: RestartStrategyConfiguration
     ) -> StreamExecutionEnvironment:
-        """Made with `RestartStrategies`."""
+        """Sets what is done after a failure; `RestartStrategies` makes the argument."""
         write_restart_strategy(self._configuration, restart_strategy_configuration)
         return self
 
@@ -244,7 +244,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         return restart_strategy_of(self._configuration, self._checkpoint_config.is_checkpointing_enabled())
 
     def set_default_savepoint_directory(self, directory: str) -> StreamExecutionEnvironment:
-        """For savepoints that are triggered without a folder."""
+        """Sets the folder for savepoints that are triggered without one."""
         return self._set(options.SAVEPOINT_DIR, checked_uri(directory, "set_default_savepoint_directory"))
 
     def get_default_savepoint_directory(self) -> str | None:

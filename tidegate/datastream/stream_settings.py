@@ -98,7 +98,7 @@ class OperatorSettings:
 
 
 def missing_attribute(stream: OperatorSettings, name: str) -> AttributeError:
-    """For a method that the stream lacks; with advice when a keyed stream has it."""
+    """The error for a method that the stream lacks, with advice when a keyed stream has it."""
     from tidegate.datastream.keyed_stream import KeyedStream
 
     hint = ""

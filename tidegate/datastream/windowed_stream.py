@@ -61,7 +61,7 @@ class _Windows:
         return self._stream.get_type()
 
     def trigger(self, trigger: Trigger[Any, Any]) -> Self:
-        """When results are emitted, in place of the assigner's default."""
+        """Sets when results are emitted, in place of the assigner's default."""
         self._trigger = self._checked_trigger("trigger", trigger)
         return self
 
@@ -203,7 +203,7 @@ def _has_merge(function: AggregateFunction) -> bool:
 
 
 def _looks_at_both(merge: Callable[..., Any]) -> bool:
-    """False: the code of a function of two arguments does not mention one of them."""
+    """Whether the code of a function of two arguments mentions both of them."""
     code = getattr(merge, "__code__", None)
     if not isinstance(code, types.CodeType) or code.co_argcount < 2:
         return True

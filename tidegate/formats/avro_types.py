@@ -49,12 +49,12 @@ class AvroSchema:
 
     @property
     def parsed(self) -> Any:
-        """As fastavro takes it."""
+        """The schema in the form that fastavro takes."""
         return self._parsed
 
     @property
     def fields(self) -> list[dict[str, Any]]:
-        """Of a record."""
+        """The fields of a record schema."""
         if not isinstance(self.expanded, dict) or self.expanded.get("type") not in ("record", "error"):
             raise ConfigurationError(f"the Avro schema has to be that of a record, got {shorten(self._text)}")
         fields: list[dict[str, Any]] = self.expanded["fields"]
@@ -96,7 +96,7 @@ class GenericRecordAvroTypeInfo(TypeInformation):
 
 
 def _unwrapped(schema: Any) -> tuple[Any, str]:
-    """(the schema without "or null", the name of its type)."""
+    """The schema without "or null", and the name of its type."""
     if isinstance(schema, list):
         others = [s for s in schema if s != "null"]
         if len(others) != 1:
@@ -157,12 +157,12 @@ def _type_info(schema: Any) -> TypeInformation:
 
 
 def record_to_row(schema: Any) -> Callable[[Any], Any]:
-    """dicts to Rows, at every depth."""
+    """Makes a converter of dicts to Rows, at every depth."""
     return _converter(schema, _make_row)
 
 
 def row_to_record(schema: Any) -> Callable[[Any], Any]:
-    """Rows (or tuples, lists, dicts) to dicts, at every depth."""
+    """Makes a converter of Rows (or tuples, lists, dicts) to dicts, at every depth."""
     return _converter(schema, _make_dict)
 
 
@@ -271,12 +271,12 @@ def _arrow_type(schema: Any) -> pa.DataType:
 
 
 def record_from_columns(schema: Any) -> Callable[[Any], Any]:
-    """Values as `to_pylist` gives them to records: maps come as lists of pairs."""
+    """Makes a converter of values as `to_pylist` gives them, with maps as lists of pairs, to records."""
     return _maps_converter(schema, lambda pairs: pairs)
 
 
 def record_to_columns(schema: Any) -> Callable[[Any], Any]:
-    """The other way round."""
+    """Makes the inverse converter: records with dicts for maps in, lists of pairs for maps out."""
     return _maps_converter(schema, lambda found: found.items())
 
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
-from tidegate.common.errors import TidegateError
+from tidegate.common.errors import TidegateError, present
 from tidegate.common.serialization import BulkWriter, BulkWriterFactory
 from tidegate.common.typeinfo import RowTypeInfo, TypeInformation, value_converter
 from tidegate.common.types import Row, make_row
@@ -226,7 +226,7 @@ class _CsvReader(FileRecordReader[Any]):
         return out
 
     def _is_filler(self, raw: bytes) -> bool:
-        """Left out before the record began."""
+        """Whether the line is empty or a comment. Such a line is left out, unless it continues a quoted field."""
         text = raw.decode(self._lines.charset.name, "replace").strip("\r")
         return not text or (self._schema.dialect.comments and text.startswith("#"))
 
@@ -286,7 +286,7 @@ class CsvLines:
     """Rows as csv lines in a buffer of text."""
 
     def __init__(self, row_type: RowTypeInfo, columns: tuple[CsvColumn, ...], dialect: CsvDialect) -> None:
-        self._convert = value_converter(row_type)
+        self._convert = present(value_converter(row_type), "the converter of rows")
         self._fields = column_writers(columns, dialect)
         self._separator = dialect.line_separator
         self._parts: list[str] = []
@@ -299,7 +299,6 @@ class CsvLines:
         self._parts.append(self._separator)
 
     def add(self, value: Any) -> None:
-        assert self._convert is not None
         row = self._convert(value)
         if row is None:
             raise TypeError("a csv line needs a row, got None")

@@ -23,7 +23,7 @@ class CsvDialect:
     comments: bool = False
 
     def options(self) -> dict[str, Any]:
-        """For the readers and writers of Python's csv module."""
+        """The options for the readers and writers of Python's csv module."""
         import csv
 
         return {
@@ -180,7 +180,8 @@ class CsvSchemaBuilder:
         return self._write(escape=None)
 
     def set_line_separator(self, separator: str) -> CsvSchemaBuilder:
-        """Of files that are written. A line that is read ends with a newline, after a carriage return or not."""
+        """Sets what lines end with in files that are written. A line that is read ends with a newline, after a carriage
+        return or not."""
         if separator not in ("\n", "\r\n"):
             raise ConfigurationError(f"set_line_separator: has to be '\\n' or '\\r\\n', got {separator!r}")
         return self._write(line_separator=separator)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.common.errors import ConfigurationError, TidegateError, present
 from tidegate.common.serialization import DeserializationSchema, SerializationSchema
 from tidegate.common.typeinfo import RowTypeInfo, TypeInformation, value_converter
 from tidegate.common.types import Row
@@ -135,8 +135,8 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     def __init__(self, type_info: RowTypeInfo) -> None:
         self._type_info = type_info
-        self._check = value_converter(type_info)
-        self._convert = to_json(type_info)
+        self._check = present(value_converter(type_info), "the converter of rows")
+        self._convert = present(to_json(type_info), "the json writer of rows")
         self._encoder = msgspec.json.Encoder(decimal_format="number")
 
     @staticmethod
@@ -159,8 +159,6 @@ class JsonRowSerializationSchema(SerializationSchema):
             return JsonRowSerializationSchema(self._type_info)
 
     def serialize(self, value: Any) -> bytes:
-        assert self._check is not None
-        assert self._convert is not None
         row = self._check(value)
         if row is None:
             return b"null"

@@ -44,7 +44,7 @@ class Charset:
         return len(self.newline) > 1
 
     def for_file(self, stream: BinaryIO) -> Charset:
-        """With the byte order of this file. Moves the stream."""
+        """The charset with the byte order of this file. Moves the stream."""
         if not self._undecided:
             return self
         mark = stream.read(len(self.newline))

@@ -70,7 +70,7 @@ def parse_time(text: str) -> datetime.time:
 
 
 def parse_timestamp(text: str) -> datetime.datetime:
-    """Without a zone; one that has a zone is turned to UTC."""
+    """Reads a timestamp without a zone; one that has a zone is turned to UTC."""
     found = datetime.datetime.fromisoformat(text.strip())
     return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
 
@@ -89,7 +89,7 @@ def instant_of(moment: datetime.datetime) -> Instant:
 
 
 def timestamp_of(instant: Instant) -> datetime.datetime:
-    """Without a zone, in UTC, to the microsecond."""
+    """The timestamp without a zone, in UTC, to the microsecond."""
     return _EPOCH + datetime.timedelta(seconds=instant.seconds, microseconds=instant.nanos // 1000)
 
 
@@ -139,7 +139,7 @@ _WRITERS: dict[str, Writer] = {
 
 
 def _inner_types(type_info: TypeInformation) -> list[TypeInformation]:
-    """Of a field that holds several values."""
+    """The types of the values inside a field that holds several."""
     fields = getattr(type_info, "get_field_types", None)
     return fields() if fields is not None else [type_info.element_type]  # type: ignore[attr-defined]
 

@@ -128,7 +128,7 @@ class BroadcastProcessSpec(OperatorSpec):
 
 @dataclass(frozen=True)
 class AsyncSpec(OperatorSpec):
-    """Calls to the outside that overlap."""
+    """An asynchronous function: calls to the outside that overlap."""
 
     function: Any  # AsyncFunction
     timeout_ms: int  # over all tries of a record; 0: none

@@ -59,16 +59,12 @@ class Transformation:
         self.buffer_timeout_ms: int | None = None  # None: the environment's
         self.created_under = SettingsAtCreation()
 
-    @property
-    def is_operator(self) -> bool:
-        return isinstance(self, OperatorTransformation)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id}, {self.name!r})"
 
 
 class OperatorTransformation(Transformation):
-    """Base of those that run user code."""
+    """Base of the transformations that become operators and run user code."""
 
     def __init__(
         self, name: str, spec: OperatorSpec, inputs: Sequence[Transformation] = (), output_type: Any = None
@@ -82,13 +78,11 @@ class OperatorTransformation(Transformation):
 
 
 class SourceTransformation(OperatorTransformation):
-    """No input."""
+    """An operator without input: a source."""
 
 
 class OneInputTransformation(OperatorTransformation):
-    @property
-    def input(self) -> Transformation:
-        return self.inputs[0]
+    """An operator with one input and one main output."""
 
 
 class TwoInputTransformation(OperatorTransformation):
@@ -96,15 +90,11 @@ class TwoInputTransformation(OperatorTransformation):
 
 
 class SinkTransformation(OperatorTransformation):
-    """One input, no output."""
-
-    @property
-    def input(self) -> Transformation:
-        return self.inputs[0]
+    """An operator with one input and no output: a sink."""
 
 
 class UnionTransformation(Transformation):
-    """All records of all inputs."""
+    """The records of all inputs as one stream."""
 
     def __init__(self, inputs: Sequence[Transformation]) -> None:
         super().__init__("Union", inputs, inputs[0].output_type)

@@ -11,22 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from tidegate.common.ids import CheckpointId
-from tidegate.storage.handles import KeyedSnapshot, StateHandle
-
-
-class StateSink(Protocol):
-    """Where the asynchronous part of a snapshot writes: bytes in, handle out. Called from a helper thread."""
-
-    def write(self, data: bytes) -> StateHandle: ...
-
-    def start_file(self) -> None:
-        """What is written next should lie in a file of its own, which can be deleted alone; a hint."""
-
-
-class StateSource(Protocol):
-    """Reads what a handle names; verifies the checksum and raises SnapshotError with the file's name otherwise."""
-
-    def read(self, handle: StateHandle) -> bytes: ...
+from tidegate.storage.handles import KeyedSnapshot
+from tidegate.storage.reader import StateSource as StateSource
+from tidegate.storage.writers import StateSink as StateSink
 
 
 class KeyedSnapshotWriter(Protocol):
@@ -76,6 +63,3 @@ class KeyedStateBackend(abc.ABC):
 
     @abc.abstractmethod
     def dispose(self) -> None: ...
-
-
-BackendFactory = Callable[..., KeyedStateBackend]

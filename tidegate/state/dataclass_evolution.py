@@ -28,8 +28,8 @@ class StateSchemaError(SnapshotError):
 
 
 class DataclassUpgrade:
-    """Of one state. `removed`: the fields of `outermost` that it no longer has. Other attributes stay as they are, for
-    the user's code may set more than fields."""
+    """Brings the values of one state up to date. `removed`: the fields of `outermost` that it no longer has. Other
+    attributes stay as they are, for the user's code may set more than fields."""
 
     def __init__(
         self, operator_name: str, state: str, outermost: type | None = None, removed: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ class DataclassUpgrade:
         return value
 
     def _walk(self, value: Any, at_most: int | None) -> tuple[int, bool]:
-        """(objects looked at, whether one of them was changed)."""
+        """Returns how many objects were looked at, and whether one of them was changed."""
         waiting, met, count, changed = [value], set(), 0, False
         while waiting and count != at_most:
             value = waiting.pop()
@@ -97,7 +97,7 @@ class DataclassUpgrade:
                 f"the new fields {', '.join(unknown)} need defaults, for the values that were stored without them"
             )
         for field in missing:
-            content[field.name] = field.default if field.default_factory is dataclasses.MISSING else _made(field)
+            content[field.name] = _default(field)
         for name in surplus:
             del content[name]
         return True
@@ -112,8 +112,8 @@ class DataclassUpgrade:
 def dataclass_upgrade(
     operator_name: str, state: str, old: TypeSchema | None, part: Any, values: Iterable[Any]
 ) -> DataclassUpgrade | None:
-    """None: nothing needs doing. `old` and `part`: what was noted of the outermost dataclass when it was stored, and
-    one of its values as it is now, when there are such."""
+    """The upgrade of a state's values; None when nothing needs doing. `old` and `part`: what was noted of the outermost
+    dataclass when it was stored, and one of its values as it is now, when there are such."""
     upgrade = DataclassUpgrade(operator_name, state)
     now = None if part is None else class_schema(type(part))
     if old is not None and now is not None:
@@ -137,6 +137,5 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
-def _made(field: dataclasses.Field[Any]) -> Any:
-    assert field.default_factory is not dataclasses.MISSING
-    return field.default_factory()
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

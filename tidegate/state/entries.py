@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.common.errors import SnapshotError
-from tidegate.state.backend import StateSource
 from tidegate.state.heap.snapshot import BACKEND_NAME, read_snapshot
 from tidegate.state.key_groups import stable_hash
 from tidegate.state.savepoint.format import BACKEND_NAME as SAVEPOINT
 from tidegate.state.savepoint.reader import read_entries
 from tidegate.storage.handles import KeyedSnapshot
+from tidegate.storage.reader import StateSource
 
 
 class StateEntry(NamedTuple):

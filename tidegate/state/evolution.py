@@ -131,7 +131,7 @@ def _apply(convert: Convert | None, value: Any) -> Any:
 
 
 def observed_schema(kind: str, ttl: bool, entry: Any) -> TypeSchema | None:
-    """Of an entry whose type nobody declared: the dataclass in it, if there is one."""
+    """The schema of an entry whose type nobody declared: the dataclass in it, if there is one."""
     part = _part_of(kind, ttl, entry)
     return None if part is None else class_schema(type(part))
 
@@ -150,7 +150,7 @@ def _class_part(schema: TypeSchema | None) -> TypeSchema | None:
 
 
 def _with_times(kind: str, convert: Convert) -> Convert:
-    """For entries with a time to live, which keep (value, time) in place of a value."""
+    """The migration for entries with a time to live, which keep (value, time) in place of a value."""
     if kind == "list":
         return lambda pairs: [(v, t) for v, (_, t) in zip(convert([v for v, _ in pairs]), pairs, strict=True)]
     if kind == "map":

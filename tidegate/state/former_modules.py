@@ -66,10 +66,10 @@ class _FormerModules(MetaPathFinder, Loader):
         return importlib.import_module(f"tidegate.{_MOVED[spec.name.removeprefix('tidegate.')]}")
 
     def exec_module(self, module: ModuleType) -> None:
-        """It was executed under its own name."""
+        """Does nothing: the module was executed under its own name."""
 
 
 def find_former_modules() -> None:
-    """From now on in this process. May be called repeatedly."""
+    """From now on, former modules are found in this process. May be called repeatedly."""
     if not any(isinstance(finder, _FormerModules) for finder in sys.meta_path):
         sys.meta_path.append(_FormerModules())

@@ -62,10 +62,6 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> tup
     return KeyGroup(start), KeyGroup(end)
 
 
-def subtask_of(group: KeyGroup, max_parallelism: int, parallelism: int) -> SubtaskIndex:
-    return SubtaskIndex(group * parallelism // max_parallelism)
-
-
 class KeyRouter(dict[Any, SubtaskIndex]):
     """`router[key]` is the downstream subtask of a key; a dict lookup once the key has been seen.
 

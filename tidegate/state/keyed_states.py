@@ -1,4 +1,4 @@
-"""The five keyed state objects on top of a `StateTable`.
+"""The five keyed state objects on top of a `HeapTable`.
 
 The hot path of every stateful job: a read or write is one Python call and two or three dict operations, so each method
 spells out the lookup instead of sharing it. A state finds its entry by `cursor.current_key`; the cursor is the backend
@@ -32,7 +32,7 @@ class Namespaces(Protocol):
 
 
 class NamespaceCursor:
-    """Entries by (key, namespace)."""
+    """The cursor of a state with namespaces, whose entries are found by (key, namespace)."""
 
     __slots__ = ("_backend",)
 
@@ -202,7 +202,7 @@ class HeapMapState(MapState[Any, Any]):
             self._delta.pop(entry, None)
 
     def _content(self) -> dict[Any, Any]:
-        """For reading only."""
+        """The map of the current key, for reading only."""
         entry = self._cursor.current_key
         content = self._delta.get(entry, _MISSING)
         if content is _MISSING:

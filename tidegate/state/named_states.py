@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.common.type_schema import LIST, MAP, UNDECLARED, TypeSchema, schema_of
 from tidegate.contracts.state import AggregatingStateDescriptor, MapStateDescriptor, StateDescriptor
 from tidegate.state.backend import KeyedStateBackend
@@ -195,8 +195,7 @@ class NamedStates(KeyedStateBackend):
 
 
 def aggregate_function(descriptor: StateDescriptor) -> Any:
-    assert isinstance(descriptor, AggregatingStateDescriptor)
-    return descriptor.get_agg_function()
+    return of_type(AggregatingStateDescriptor, descriptor).get_agg_function()
 
 
 def unknown_kind(descriptor: StateDescriptor) -> ConfigurationError:
@@ -209,7 +208,7 @@ def _type_description(descriptor: StateDescriptor) -> str:
 
 
 def entry_schema(descriptor: StateDescriptor) -> TypeSchema:
-    """Of what is kept per entry: the whole list, the whole map."""
+    """The schema of what is kept per entry: the whole list, the whole map."""
     declared = schema_of(descriptor.type_info)
     if isinstance(descriptor, MapStateDescriptor):
         parts = (schema_of(descriptor.key_type_info), declared)

@@ -20,11 +20,12 @@ from tidegate.contracts.state import (
     OperatorStateStore,
     StateDescriptor,
 )
-from tidegate.state.backend import StateSink, StateSource
 from tidegate.state.dataclass_evolution import DataclassUpgrade, StateSchemaError
 from tidegate.state.savepoint.reader import is_table, read_items
 from tidegate.state.serialization import PROTOCOL, dumps_item, loads
 from tidegate.storage.handles import OperatorListState, OperatorRestore, StateHandle
+from tidegate.storage.reader import StateSource
+from tidegate.storage.writers import StateSink
 
 S = TypeVar("S")
 

@@ -46,7 +46,7 @@ def dumps_entries(operator_name: str, state_name: str, keys: Sequence[Any], valu
 
 
 def dumps_item(operator_name: str, state_name: str, item: Any, position: str) -> bytes:
-    """One item of an operator state."""
+    """The bytes of one item of an operator state."""
     try:
         return dumps(item)
     except Exception as cause:
@@ -54,7 +54,7 @@ def dumps_item(operator_name: str, state_name: str, item: Any, position: str) ->
 
 
 def loads(operator_name: str, state_name: str, data: bytes) -> Any:
-    """The inverse of all of the above."""
+    """Reads what any of the functions above made."""
     try:
         return unpickle(data)
     except Exception as cause:

@@ -70,7 +70,7 @@ class _TtlSingle(TtlState):
         return pair[0]
 
     def _unexpired(self) -> Any:
-        """What a write builds on."""
+        """The value that a write builds on: nothing that has expired."""
         self.accesses += 1
         pair = self._inner.value()
         return None if pair is None or self._expired(pair) else pair[0]

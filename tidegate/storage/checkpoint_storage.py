@@ -7,7 +7,8 @@ from typing import Protocol
 from tidegate.common.ids import CheckpointId
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.handles import CheckpointMetadata
-from tidegate.storage.worker_storage import Source, WorkerStorage
+from tidegate.storage.reader import StateSource
+from tidegate.storage.worker_storage import WorkerStorage
 
 
 class CheckpointStorage(Protocol):
@@ -24,7 +25,7 @@ class CheckpointStorage(Protocol):
 
     def worker_storage(self) -> WorkerStorage: ...
 
-    def source(self) -> Source: ...
+    def source(self) -> StateSource: ...
 
     def write_metadata(self, metadata: CheckpointMetadata) -> str: ...
 

@@ -6,5 +6,5 @@ from xxhash import xxh3_64_hexdigest
 
 
 def checksum(data: bytes) -> str:
-    """xxh3_64 as 16 hex digits."""
+    """The checksum of the data: xxh3_64, as 16 hex digits."""
     return xxh3_64_hexdigest(data)

@@ -12,7 +12,7 @@ import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import CheckpointId
 from tidegate.storage.files import Files
 from tidegate.storage.handles import (
@@ -41,10 +41,10 @@ class Deletion:
         self.directories += other.directories
 
 
-class Registration(enum.Enum):
-    """What became of `SharedFileRegistry.register`."""
+class FileProtection(enum.Enum):
+    """Whether `SharedFileRegistry.register` could protect the files of a checkpoint."""
 
-    REGISTERED = "the checkpoint is retained and its files are protected"
+    PROTECTED = "the checkpoint is retained and its files are protected"
     FILES_ARE_GONE = "it builds on files that have been released: the checkpoint must be failed, not completed"
 
 
@@ -95,9 +95,9 @@ class _HeldBack:
         self._one_has_followed |= checkpoint_id in self._began_later
 
     def check_invariants(self, under_way: set[CheckpointId]) -> None:
-        assert self.files
-        assert self._waiting_for <= under_way
-        assert not self.is_free
+        check_internal(bool(self.files), "nothing is held back")
+        check_internal(self._waiting_for <= under_way, "files wait for a checkpoint that is not under way")
+        check_internal(not self.is_free, f"free files are held back: {self.files}")
 
 
 class SharedFileRegistry:
@@ -121,16 +121,16 @@ class SharedFileRegistry:
     def adopt(self, metadata: CheckpointMetadata) -> None:
         self._retained[metadata.checkpoint_id] = checkpoint_files(metadata)
 
-    def register(self, metadata: CheckpointMetadata) -> tuple[Registration, Deletion]:
+    def register(self, metadata: CheckpointMetadata) -> tuple[FileProtection, Deletion]:
         """The checkpoint is complete. After FILES_ARE_GONE call `abandon`."""
         checkpoint_id = metadata.checkpoint_id
         subtasks = [subtask for operator in metadata.operators for subtask in operator.subtasks]
         inherited = _inherited_files(checkpoint_id, subtasks)
         known = set().union(*self._retained.values(), *(held.files for held in self._held_back))
         if not inherited <= known:
-            return Registration.FILES_ARE_GONE, Deletion()
+            return FileProtection.FILES_ARE_GONE, Deletion()
         self._retained[checkpoint_id] = checkpoint_files(metadata)
-        return Registration.REGISTERED, self._end(checkpoint_id)
+        return FileProtection.PROTECTED, self._end(checkpoint_id)
 
     def abandon(self, checkpoint_id: CheckpointId, snapshots: Iterable[TaskSnapshot]) -> Deletion:
         """The checkpoint was aborted; `snapshots` are those that had been acknowledged, or came late."""
@@ -182,7 +182,7 @@ class SharedFileRegistry:
         return [] if in_use else [directory]
 
     def check_invariants(self) -> None:
-        assert not self._under_way & set(self._retained)
+        check_internal(not self._under_way & set(self._retained), "a retained checkpoint is still under way")
         for held in self._held_back:
             held.check_invariants(self._under_way)
 

@@ -62,30 +62,30 @@ class Files(Protocol):
     remote: bool  # a read costs a round trip
 
     def describe(self, path: str) -> str:
-        """The full path, for people."""
+        """The full path of a file, for messages."""
 
     def create(self, path: str) -> OutputFile: ...
 
     def read(self, path: str) -> bytes: ...
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """Fewer bytes when the file ends before."""
+        """Reads a range of bytes, fewer when the file ends before."""
 
     def size(self, path: str) -> int | None:
-        """None when there is no such file."""
+        """The size of a file; None when there is no such file."""
 
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted, without those of unfinished files; [] when there is no such directory."""
 
     def delete_file(self, path: str) -> None:
-        """A missing file is fine."""
+        """Deletes a file. It is no error when it is missing."""
 
     def delete_directory(self, path: str) -> None:
-        """With everything in it; a missing one is fine."""
+        """Deletes a folder with everything in it. It is no error when it is missing."""
 
 
 def write_file(files: Files, path: str, data: bytes) -> None:
-    """A whole file, atomically."""
+    """Writes a whole file, which appears at once or not at all."""
     output = files.create(path)
     try:
         output.write(data)

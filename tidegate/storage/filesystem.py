@@ -52,7 +52,7 @@ class FileSystemStorage:
 
     @property
     def root(self) -> str:
-        """For `SlotRestore.root`."""
+        """The URI of the folder to which the handles are relative, for `SlotRestore.root`."""
         return str(self._location)
 
     def files(self) -> Files:
@@ -72,7 +72,7 @@ class FileSystemStorage:
 
     @contextlib.contextmanager
     def locked(self, now_ms: float) -> Iterator[None]:
-        """For a look at the directory while the job does not run. ConfigurationError when it does."""
+        """Holds the lock for a look at the directory while the job does not run. ConfigurationError when it does."""
         lock = self._make_lock()
         lock.acquire(now_ms)
         try:
@@ -129,7 +129,7 @@ class FileSystemStorage:
         return metadata
 
     def completed_checkpoints(self) -> list[CheckpointId]:
-        """Those with a metadata file, oldest first; whether it can be read shows `read_metadata`."""
+        """The checkpoints with a metadata file, oldest first; whether it can be read shows `read_metadata`."""
         found = [checkpoint_of_directory(name) for name in self.files().names("")]
         return sorted(n for n in found if n is not None and self.files().size(metadata_file(n)) is not None)
 

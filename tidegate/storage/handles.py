@@ -101,7 +101,7 @@ class KeyedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             yield from file.parts
 
     def inherited_handles(self, checkpoint_id: CheckpointId) -> Iterator[StateHandle]:
-        """What other checkpoints than this one wrote."""
+        """The handles of what other checkpoints than this one wrote."""
         for increment in self.increments:
             if increment.checkpoint_id != checkpoint_id:
                 for chunk in increment.chunks:

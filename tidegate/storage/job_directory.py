@@ -3,7 +3,6 @@
     <dir>/<job id>/_lock            who runs the job
     <dir>/<job id>/chk-<n>/         what belongs to checkpoint n alone, `_metadata` written last
     <dir>/<job id>/shared/          increments of keyed state, used by several checkpoints
-    <dir>/<job id>/taskowned/       what tasks delete themselves
 
 All paths are relative to the job directory.
 """
@@ -20,7 +19,6 @@ from tidegate.storage.location import StorageLocation
 METADATA_NAME = "_metadata"
 LOCK = "_lock"
 SHARED = "shared"
-TASKOWNED = "taskowned"
 
 _CHECKPOINT_DIRECTORY = re.compile(r"chk-(\d+)")
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -54,7 +52,7 @@ def exclusive_file(checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: 
 
 
 def shared_file(checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex) -> str:
-    """See `exclusive_file`."""
+    """The same as `exclusive_file` for a file that several checkpoints may use."""
     return f"{SHARED}/c{checkpoint_id}-{_task_file(attempt, vertex, subtask)}"
 
 

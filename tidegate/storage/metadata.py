@@ -42,7 +42,7 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
-    """`where` names the file in the errors."""
+    """Reads metadata; `where` names the file in the errors."""
     if not data.startswith(_MAGIC[: len(data)]) or (data and data[:1] != _MAGIC[:1]):
         raise SnapshotDamagedError(f"{where} is not the metadata of a checkpoint or savepoint of Tidegate")
     if len(data) < _HEADER.size:
@@ -67,7 +67,7 @@ def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
 
 
 def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedMetadata:
-    """Of a checkpoint or savepoint given by its directory or its `_metadata` file."""
+    """Reads the metadata of a checkpoint or savepoint, given by its directory or its `_metadata` file."""
     location = StorageLocation.parse(uri, options)
     directory = location.parent() if location.name == METADATA_NAME else location
     files = open_files(directory)

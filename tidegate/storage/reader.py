@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tidegate.common.errors import SnapshotDamagedError, SnapshotError, StorageUnavailableError
 from tidegate.storage.checksums import checksum
 from tidegate.storage.compression import decompress
@@ -10,6 +12,12 @@ from tidegate.storage.handles import FileRange, InlineBytes, StateHandle
 
 _WHOLE_FILE_LIMIT = 8 * 1024 * 1024
 _CACHE_LIMIT = 32 * 1024 * 1024
+
+
+class StateSource(Protocol):
+    """Reads what a handle names; verifies the checksum and raises SnapshotError with the file's name otherwise."""
+
+    def read(self, handle: StateHandle) -> bytes: ...
 
 
 class InlineStateSource:
@@ -22,8 +30,8 @@ class InlineStateSource:
 
 
 class FileStateSource:
-    """See `state.backend.StateSource`. Small remote files are fetched once and as a whole, since several ranges of them
-    will be read; the cache is bounded. Used by one thread."""
+    """Reads from the files of a job directory or a savepoint. Small remote files are fetched once and as a whole, since
+    several ranges of them will be read; the cache is bounded. Used by one thread."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

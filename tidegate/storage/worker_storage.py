@@ -9,10 +9,9 @@ from typing import Protocol
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
 from tidegate.storage import compression
 from tidegate.storage.files import OWNER, Files, open_files
-from tidegate.storage.handles import StateHandle
 from tidegate.storage.job_directory import exclusive_file, shared_file
 from tidegate.storage.location import StorageLocation
-from tidegate.storage.reader import FileStateSource, InlineStateSource
+from tidegate.storage.reader import FileStateSource, InlineStateSource, StateSource
 from tidegate.storage.writers import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_MIN_FILE_SIZE,
@@ -20,12 +19,6 @@ from tidegate.storage.writers import (
     InlineTaskStateWriter,
     TaskStateWriter,
 )
-
-
-class Source(Protocol):
-    """The same as `state.backend.StateSource`, which this layer does not import."""
-
-    def read(self, handle: StateHandle) -> bytes: ...
 
 
 class WorkerStorage(Protocol):
@@ -38,7 +31,7 @@ class WorkerStorage(Protocol):
     ) -> TaskStateWriter:
         """Makes no files yet; cheap."""
 
-    def source(self, root: str = "") -> Source:
+    def source(self, root: str = "") -> StateSource:
         """Reads handles that are relative to `root` (`SlotRestore.root`; "": this job's own directory)."""
 
     def savepoint_files(self, target: str) -> Files:
@@ -63,7 +56,7 @@ class FileSystemWorkerStorage:
             self.codec,
         )
 
-    def source(self, root: str = "") -> Source:
+    def source(self, root: str = "") -> StateSource:
         return (
             file_source(root, dict(self.job_directory.options))
             if root
@@ -90,7 +83,7 @@ class JobManagerWorkerStorage:
     ) -> TaskStateWriter:
         return InlineTaskStateWriter(self.limit, f"subtask {subtask} of vertex {vertex}", self.codec)
 
-    def source(self, root: str = "") -> Source:
+    def source(self, root: str = "") -> StateSource:
         """A job with this storage may start from a snapshot in files."""
         return file_source(root) if root else InlineStateSource()
 

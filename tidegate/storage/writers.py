@@ -26,8 +26,8 @@ class StateTooLargeError(SnapshotError):
     """The state of a task is larger than the storage takes."""
 
 
-class Sink(Protocol):
-    """The same as `state.backend.StateSink`, which this layer does not import."""
+class StateSink(Protocol):
+    """Where the asynchronous part of a snapshot writes: bytes in, handle out. Called from a helper thread."""
 
     def write(self, data: bytes) -> StateHandle: ...
 
@@ -37,12 +37,12 @@ class Sink(Protocol):
 
 class TaskStateWriter(Protocol):
     @property
-    def exclusive(self) -> Sink:
-        """For what belongs to this checkpoint alone."""
+    def exclusive(self) -> StateSink:
+        """Takes what belongs to this checkpoint alone."""
 
     @property
-    def shared(self) -> Sink:
-        """For what later checkpoints may build on (increments of keyed state)."""
+    def shared(self) -> StateSink:
+        """Takes what later checkpoints may build on (increments of keyed state)."""
 
     @property
     def bytes_written(self) -> int: ...
@@ -76,11 +76,11 @@ class FileTaskStateWriter:
         self.bytes_written = 0
 
     @property
-    def exclusive(self) -> Sink:
+    def exclusive(self) -> StateSink:
         return self._exclusive
 
     @property
-    def shared(self) -> Sink:
+    def shared(self) -> StateSink:
         return self._shared
 
     @property
@@ -164,11 +164,11 @@ class InlineTaskStateWriter:
         self.bytes_written = 0
 
     @property
-    def exclusive(self) -> Sink:
+    def exclusive(self) -> StateSink:
         return self
 
     @property
-    def shared(self) -> Sink:
+    def shared(self) -> StateSink:
         return self
 
     def write(self, data: bytes) -> StateHandle:

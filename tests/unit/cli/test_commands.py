@@ -14,15 +14,10 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "taskmanager"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "web"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "state"))
-
-from slot_harness import InProcessJob
-from small_jobs import KEYS, counting
-from snapshot_kit import FORMATS, make_snapshot
-from test_rest import FakeControl
-
+from tests.unit.state.snapshot_kit import FORMATS, make_snapshot
+from tests.unit.taskmanager.slot_harness import InProcessJob
+from tests.unit.taskmanager.small_jobs import KEYS, counting
+from tests.unit.web.test_rest import FakeControl
 from tidegate.cli.main import main
 from tidegate.common.run_defaults import VARIABLE, run_defaults
 from tidegate.datastream.state import ValueStateDescriptor

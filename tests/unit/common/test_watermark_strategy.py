@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.common import Duration, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.watermark_strategy import AssignerWithPeriodicWatermarksWrapper, WatermarkAlignment, WatermarkKind
+from tidegate.common.watermark_strategy import AlignmentGroup, AssignerWithPeriodicWatermarksWrapper, WatermarkKind
 
 
 class Output:
@@ -37,7 +37,7 @@ def test_builders_return_new_strategies() -> None:
     assert base == WatermarkStrategy(WatermarkKind.BOUNDED_OUT_OF_ORDERNESS, out_of_orderness_ms=5000)
     assert built.out_of_orderness_ms == 5000
     assert built.idleness_ms == 60_000
-    assert built.alignment == WatermarkAlignment("group", 10_000, 1000)
+    assert built.alignment == AlignmentGroup("group", 10_000, 1000)
     assert built.timestamp_assigner is not None
     assert built.timestamp_assigner.extract_timestamp(("a", 7), -1) == 7
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_sink_kit import Subtask, hidden, lines, lines_sink, visible
 
+from tests.unit.connectors.file_sink_kit import Subtask, hidden, lines, lines_sink, visible
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.serialization import Encoder
 from tidegate.connectors.files.part_files import OutputFileError

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
-from file_sink_kit import Clock, Subtask, hidden, lines, visible
 
+from tests.unit.connectors.file_sink_kit import Clock, Subtask, hidden, lines, visible
 from tests.unit.connectors.file_source_kit import read_all, source_of
 from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import Ticks, environment

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from file_sink_kit import Subtask, lines_sink
 
+from tests.unit.connectors.file_sink_kit import Subtask, lines_sink
 from tidegate.connectors.files.part_files import OutputFileError
 from tidegate.datastream.connectors.file_system import RollingPolicy
 

@@ -7,12 +7,12 @@ import copy
 import tempfile
 from pathlib import Path
 
-from backends import KINDS, Backends, settle
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from memory_sink import MemorySink
 
+from tests.unit.state.backends import KINDS, Backends, settle
+from tests.unit.state.memory_sink import MemorySink
 from tidegate.common.type_schema import UNDECLARED
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tidegate.state.key_groups import key_group_range

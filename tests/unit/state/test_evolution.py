@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sink import MemorySink
-from test_savepoint_format import BACKENDS, make, read, write
 
+from tests.unit.state.memory_sink import MemorySink
+from tests.unit.state.test_savepoint_format import BACKENDS, make, read, write
 from tidegate.common import Row, Time, Types
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId, OperatorId

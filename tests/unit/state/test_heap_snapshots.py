@@ -7,8 +7,8 @@ import threading
 
 import cloudpickle
 import pytest
-from memory_sink import MemorySink
 
+from tests.unit.state.memory_sink import MemorySink
 from tidegate.common.errors import SerializationError, SnapshotError
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tidegate.state.heap.backend import HeapKeyedStateBackend

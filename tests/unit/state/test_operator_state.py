@@ -3,8 +3,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from memory_sink import MemorySink
 
+from tests.unit.state.memory_sink import MemorySink
 from tidegate.common.errors import ConfigurationError, SerializationError, SnapshotError
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tidegate.state.evolution import StateSchemaError

@@ -12,9 +12,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from backends import KINDS, Backends
-from memory_sink import MemorySink
 
+from tests.unit.state.backends import KINDS, Backends
+from tests.unit.state.memory_sink import MemorySink
 from tidegate.common import Configuration
 from tidegate.common.errors import ConfigurationError, StateBackendError
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor

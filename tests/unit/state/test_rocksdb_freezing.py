@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from backends import Backends, settle
-from memory_sink import MemorySink
 
+from tests.unit.state.backends import Backends, settle
+from tests.unit.state.memory_sink import MemorySink
 from tidegate.common import Time
 from tidegate.common.errors import SerializationError, SnapshotError, StateBackendError
 from tidegate.datastream.state import (

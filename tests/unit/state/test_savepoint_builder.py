@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from snapshot_kit import FORMATS, GROUPS, OPERATOR, make_snapshot
 
+from tests.unit.state.snapshot_kit import FORMATS, GROUPS, OPERATOR, make_snapshot
 from tidegate.cli.main import main as tidegate_cli
 from tidegate.common import Row, Time, Types
 from tidegate.common.errors import ConfigurationError, SnapshotError

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import Backends
 
+from tests.unit.state.backends import Backends
 from tidegate.common import Types
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import CheckpointId, OperatorId

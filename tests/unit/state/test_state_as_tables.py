@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from snapshot_kit import FORMATS, GROUPS, NOW, make_snapshot
 
+from tests.unit.state.snapshot_kit import FORMATS, GROUPS, NOW, make_snapshot
 from tidegate.common import Row, Time, Types
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.datastream.functions import AggregateFunction

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from snapshots import checkpoint, operator, task
 
+from tests.simulation.fake_storage import FakeStorage
+from tests.unit.storage.snapshots import checkpoint, operator, task
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.state.heap.backend import HeapKeyedStateBackend
-from tidegate.storage.cleanup import Deletion, Registration, SharedFileRegistry
+from tidegate.storage.cleanup import Deletion, FileProtection, SharedFileRegistry
 from tidegate.storage.handles import FileRange
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "simulation"))
-from fake_storage import FakeStorage
 
 
 def shared(n):
@@ -51,7 +46,7 @@ def test_files_stay_for_a_checkpoint_that_is_under_way():
     registry.register(checkpoint(2, [(2, [shared(2)])]))
     assert registry.discard(1).files == ["chk-1/_metadata"]
     outcome, deletion = registry.register(checkpoint(3, [(1, [shared(1)]), (3, [shared(3)])]))
-    assert outcome is Registration.REGISTERED
+    assert outcome is FileProtection.PROTECTED
     assert not deletion
     registry.check_invariants()
 
@@ -60,7 +55,7 @@ def test_a_checkpoint_on_deleted_files_is_not_completed():
     registry = SharedFileRegistry()
     registry.begin(2)
     outcome, _ = registry.register(checkpoint(2, [(1, [shared(1)]), (2, [shared(2)])]))
-    assert outcome is Registration.FILES_ARE_GONE
+    assert outcome is FileProtection.FILES_ARE_GONE
     assert registry.retained == []
 
 
@@ -74,7 +69,7 @@ def test_an_aborted_checkpoint_does_not_bring_deleted_files_back():
     registry.begin(4)
     registry.abandon(4, [task([(1, [shared(1)]), (4, [shared(4)])])])
     outcome, _ = complete(registry, 5, [(1, [shared(1)]), (5, [shared(5)])])
-    assert outcome is Registration.FILES_ARE_GONE
+    assert outcome is FileProtection.FILES_ARE_GONE
 
 
 def test_an_aborted_checkpoint_takes_its_files_with_it():
@@ -98,7 +93,7 @@ def test_an_adopted_checkpoint_protects_its_files():
     registry = SharedFileRegistry()
     registry.adopt(checkpoint(1, [(1, [shared(1)])]))
     outcome, _ = complete(registry, 2, [(1, [shared(1)]), (2, [shared(2)])])
-    assert outcome is Registration.REGISTERED
+    assert outcome is FileProtection.PROTECTED
     registry.discard(1)
     registry.begin(3)
     assert registry.abandon(3, []).files == []
@@ -149,7 +144,7 @@ class Retention(RuleBasedStateMachine):
         operator_snapshot[0] = operator()
         operator_snapshot[0] = type(operator_snapshot[0])(operator_id="a" * 32, name="counter", keyed=keyed)
         outcome, deletion = self.registry.register(metadata)
-        if outcome is Registration.FILES_ARE_GONE:
+        if outcome is FileProtection.FILES_ARE_GONE:
             self.give_up(n, keyed)
             return
         self.storage.write_metadata(metadata)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from snapshots import checkpoint
 
+from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import ConfigurationError, SnapshotDamagedError, SnapshotError, StorageUnavailableError
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from snapshots import checkpoint
 
+from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import SnapshotError
 from tidegate.storage.cleanup import SharedFileRegistry
 from tidegate.storage.handles import FileRange, InlineBytes

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from snapshots import checkpoint
 
+from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import ConfigurationError
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.filesystem import FileSystemStorage

@@ -5,8 +5,8 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshots import checkpoint
 
+from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import SnapshotError
 from tidegate.storage.handles import FileRange, InlineBytes
 from tidegate.storage.metadata import FORMAT_VERSION, decode_metadata, encode_metadata, read_metadata

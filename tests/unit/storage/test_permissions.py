@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from snapshots import checkpoint
 
+from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.configuration import Configuration
 from tidegate.connectors.record_cache import CacheSink
 from tidegate.datastream import StreamExecutionEnvironment

@@ -7,8 +7,8 @@ import pickle
 import socket
 
 import pytest
-from snapshots import checkpoint
 
+from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.metadata import read_metadata

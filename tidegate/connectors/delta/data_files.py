@@ -52,7 +52,8 @@ def delta_schema(row_type: Any) -> pa.Schema:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """As Delta gives it back, so that schemas can be compared: its names for the parts of lists, moments in UTC."""
+    """The type as Delta gives it back, so that schemas can be compared: its names for the parts of lists, UTC
+    moments."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind) and kind.tz is not None:

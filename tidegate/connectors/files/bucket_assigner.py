@@ -31,13 +31,13 @@ class BucketAssigner(abc.ABC):
 
     @staticmethod
     def base_path_bucket_assigner() -> BucketAssigner:
-        """Everything into the base path."""
+        """No buckets: all files lie in the base path itself."""
         return BasePathBucketAssigner()
 
     @staticmethod
     def date_time_bucket_assigner(format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None) -> BucketAssigner:
-        """By the time at which a record is written, in a pattern as Java has them (yyyy MM dd HH mm ss, 'text'). The
-        time zone is that of the worker when none is given."""
+        """A folder by the time at which a record is written, in a pattern as Java has them (yyyy MM dd HH mm ss,
+        'text'). The time zone is that of the worker when none is given."""
         return DateTimeBucketAssigner(format_str, timezone_id)
 
 

@@ -95,7 +95,7 @@ def _positive(value: object, where: str) -> int:
 
 
 class FileCompactor:
-    """How files are merged."""
+    """Says how the files of a bucket become one."""
 
     def __init__(self, merges: bool, delimiter: bytes = b"") -> None:
         self.merges = merges

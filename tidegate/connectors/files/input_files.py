@@ -43,7 +43,7 @@ class InputFiles:
         return [found[path] for path in sorted(found)]
 
     def status(self, path: str) -> FileStatus | None:
-        """None when there is no such file."""
+        """Size and time of a file; None when there is no such file."""
         with input_errors("read", path):
             if not is_remote(path):
                 return _local_status(path)
@@ -54,7 +54,7 @@ class InputFiles:
             return FileStatus(path, int(info.size), int(info.mtime_ns or 0)) if info.type == FileType.File else None
 
     def open(self, path: str) -> BinaryIO:
-        """For reading at any position, unbuffered."""
+        """Opens the file for reading at any position, without a buffer."""
         with input_errors("read", path):
             if not is_remote(path):
                 return open(path, "rb", buffering=0)
@@ -63,7 +63,7 @@ class InputFiles:
             return opened
 
     def open_arrow(self, path: str) -> Any:
-        """The same as a `pyarrow.NativeFile`."""
+        """Opens the file as a `pyarrow.NativeFile`."""
         with input_errors("read", path):
             if is_remote(path):
                 filesystem, full = self._resolve(path)

@@ -37,7 +37,7 @@ class PartStream(Protocol):
         """What was written so far survives a crash. Only where the store says `keeps_open_files`."""
 
     def close(self) -> None:
-        """Complete and durable when this returns."""
+        """Closes the file, which is complete and durable when this returns."""
 
     def abandon(self) -> None:
         """Release it without a care for what was written. Never raises."""
@@ -66,13 +66,13 @@ class PartFiles(Protocol):
         """The names in the job's folder of hidden files."""
 
     def delete(self, path: str) -> None:
-        """A missing file is fine."""
+        """Deletes the file. It is no error when it is missing."""
 
     def delete_folder_if_empty(self, job_id: str) -> None:
         """The job's folder of hidden files. Best effort."""
 
     def check_writable(self, job_id: str) -> None:
-        """OutputFileError when nothing can be written."""
+        """Raises OutputFileError when nothing can be written to the folder."""
 
 
 def hidden_path(job_id: str, name: str) -> str:

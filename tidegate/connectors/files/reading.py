@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.common.errors import present
 from tidegate.connectors.files.input_files import FileStatus, InputFile, InputFiles, is_remote
 from tidegate.contracts.connectors import SourceSplit, SplitReader
 from tidegate.contracts.file_formats import FileFormat, FileRecordReader, InputFileError, input_errors
@@ -263,8 +264,8 @@ class MonitorReader(SplitReader[Any]):
         values = self._reader.poll(max_records)
         if values is not None:
             return values
-        assert self._part is not None
-        self._processed[self._part.path] = (self._part.size, self._part.modified_ns)
+        part = present(self._part, "the part that was read")
+        self._processed[part.path] = (part.size, part.modified_ns)
         self._reader.close()
         self._reader, self._part = None, None
         return []

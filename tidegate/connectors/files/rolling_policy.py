@@ -29,7 +29,7 @@ class RollingPolicy(abc.ABC):
 
     @abc.abstractmethod
     def should_roll_on_checkpoint(self, part: PartFileInfo) -> bool:
-        """Asked before every checkpoint."""
+        """Says whether the part file is finished at a checkpoint. Asked before every one."""
 
     @abc.abstractmethod
     def should_roll_on_event(self, part: PartFileInfo, element: Any) -> bool:
@@ -43,7 +43,7 @@ class RollingPolicy(abc.ABC):
     def default_rolling_policy(
         part_size: int = 128 << 20, rollover_interval: int = 60_000, inactivity_interval: int = 60_000
     ) -> DefaultRollingPolicy:
-        """By size (bytes), age and idleness (ms)."""
+        """Finishes a part file by its size in bytes, its age and its idleness in milliseconds."""
         return DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
 
     @staticmethod

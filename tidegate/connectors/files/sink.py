@@ -52,7 +52,7 @@ class FileSink(Sink[Any, FileCommittable], SupportsPreprocessing):
         return BulkFormatBuilder(base_path, writer_factory)
 
     def get_transformer(self) -> StreamTransformer | None:
-        """None: records need nothing done to them before the sink."""
+        """The transformer of the stream; None when records need nothing done to them before the sink."""
         return None
 
     def for_declared_type(self) -> FileSink:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.common.time import Duration
 from tidegate.connectors.files.input_files import FileStatus, InputFiles
 from tidegate.connectors.files.reading import (
@@ -57,7 +57,7 @@ class FileEnumeratorProvider:
 
 
 class FileSplitAssignerProvider:
-    """Which subtask reads which part."""
+    """Says which subtask reads which part of the files."""
 
     @staticmethod
     def locality_aware_split_assigner() -> FileSplitAssignerProvider:
@@ -130,8 +130,7 @@ class FileSource(Source[Any]):
                 remote = not all(location.is_local for location in self._locations)
                 self._watch = FolderWatch(files, remote, self._interval_ms or 1000)
             return MonitorReader(files, self._format, split, offset, self._watch, context.clock)
-        assert isinstance(split, FileListSplit)
-        return FileListReader(files, self._format, split, offset, context.clock)
+        return FileListReader(files, self._format, of_type(FileListSplit, split), offset, context.clock)
 
     def _open_files(self) -> InputFiles:
         if self._files is None:

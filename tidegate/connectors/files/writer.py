@@ -18,7 +18,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.common.errors import ConfigurationError, InternalError, TidegateError
 from tidegate.common.serialization import BulkWriter, BulkWriterFactory, Encoder
 from tidegate.common.value_conversion import shorten
 from tidegate.connectors.files.bucket_assigner import (
@@ -254,7 +254,8 @@ class FileWriter(SinkWriter[Any, FileCommittable]):
                 part = None
             if part is None:
                 part = self._open(bucket_id, now)
-            assert part.bulk is not None
+            if part.bulk is None:  # here and not by a call: this is per record
+                raise InternalError("a part file of a bulk format has no bulk writer")
             try:
                 part.bulk.add_element(value)
             except Exception as error:

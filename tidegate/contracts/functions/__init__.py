@@ -13,8 +13,6 @@ from __future__ import annotations
 from tidegate.contracts.functions.asynchronous import (
     AsyncFunction,
     AsyncFunctionDescriptor,
-    AsyncRetryPredicate,
-    AsyncRetryStrategy,
 )
 from tidegate.contracts.functions.base import (
     CheckpointedFunction,
@@ -51,6 +49,7 @@ from tidegate.contracts.functions.records import (
     Partitioner,
     ReduceFunction,
 )
+from tidegate.contracts.functions.retries import AsyncRetryPredicate, AsyncRetryStrategy
 from tidegate.contracts.functions.windows import (
     AllWindowFunction,
     ProcessAllWindowFunction,

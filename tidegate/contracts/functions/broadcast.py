@@ -28,13 +28,13 @@ class BaseBroadcastProcessFunction(Function):
         def current_watermark(self) -> int: ...
 
     class Context(_BaseContext):
-        """For records of the broadcast side: may write."""
+        """The context of records of the broadcast side, which may write the broadcast state."""
 
         @abc.abstractmethod
         def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]: ...
 
     class ReadOnlyContext(_BaseContext):
-        """For records of the other side: may only read."""
+        """The context of records of the other side, which may only read the broadcast state."""
 
         @abc.abstractmethod
         def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]: ...

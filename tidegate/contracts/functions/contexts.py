@@ -56,15 +56,15 @@ class RuntimeContext(KeyedStateStore):
 
     @abc.abstractmethod
     def get_index_of_this_subtask(self) -> int:
-        """0 .. parallelism-1."""
+        """The number of this subtask, from 0 to the parallelism less one."""
 
     @abc.abstractmethod
     def get_attempt_number(self) -> int:
-        """0 for the first attempt, one more after each restart."""
+        """The number of the attempt: 0 for the first, one more after each restart."""
 
     @abc.abstractmethod
     def get_task_name_with_subtasks(self) -> str:
-        """For example `Count (2/4)#0`."""
+        """The task's name with subtask, parallelism and attempt, for example `Count (2/4)#0`."""
 
     @abc.abstractmethod
     def get_job_parameter(self, key: str, default_value: str) -> str: ...

@@ -9,7 +9,8 @@ from tidegate.contracts.functions.base import Function
 
 
 class SourceFunction(Function):
-    """The old style of source, which pushes records. New code implements the replayable `connectors.base.Source`."""
+    """The old style of source, which pushes records. New code implements the replayable
+    `datastream.connectors.base.Source`."""
 
     class SourceContext(abc.ABC):
         @abc.abstractmethod

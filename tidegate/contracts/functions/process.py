@@ -64,7 +64,7 @@ class KeyedProcessFunction(Function):
 
 
 class CoProcessFunction(Function):
-    """Two inputs, without keys."""
+    """A record of either of two inputs in, any number out, without keyed state and timers."""
 
     class Context(_ElementContext):
         """Valid during the call only."""

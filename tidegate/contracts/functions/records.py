@@ -60,7 +60,7 @@ class AggregateFunction(Function):
 
     @abc.abstractmethod
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Only called for windows that merge (sessions)."""
+        """One accumulator for two. Only called for windows that merge (sessions)."""
 
 
 class KeySelector(Function):
@@ -72,7 +72,7 @@ class KeySelector(Function):
 class FilterFunction(Function):
     @abc.abstractmethod
     def filter(self, value: Any) -> bool:
-        """Whether the record stays."""
+        """Says whether the record stays in the stream."""
 
 
 class Partitioner(Function):

@@ -107,7 +107,7 @@ class SlidingWindows(WindowAssigner[T, TimeWindow]):
         return TimeWindowSerializer()
 
     def _windows(self, time: int) -> list[TimeWindow]:
-        """Latest first."""
+        """The windows of a timestamp, the latest first."""
         last = TimeWindow.get_window_start_with_offset(time, self.offset, self.slide)
         return [TimeWindow(start, start + self.size) for start in range(last, time - self.size, -self.slide)]
 
@@ -291,7 +291,7 @@ def _checked_offset(owner: object, offset: int, what: str, limit: int) -> int:
 
 
 def _offset_ms(owner: str, offset: TimeLike | None) -> int:
-    """May be negative, other than the lengths that `as_milliseconds` takes."""
+    """The offset in milliseconds, which may be negative, unlike the lengths that `as_milliseconds` takes."""
     if offset is None:
         return 0
     if isinstance(offset, Duration | Time):

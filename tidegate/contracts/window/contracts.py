@@ -108,7 +108,7 @@ class WindowAssigner(abc.ABC, Generic[T, W]):
 
         @abc.abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """For keyed state of the assigner."""
+            """The runtime context, through which an assigner gets keyed state of its own."""
 
     @abc.abstractmethod
     def assign_windows(
@@ -121,7 +121,8 @@ class WindowAssigner(abc.ABC, Generic[T, W]):
 
     @abc.abstractmethod
     def get_window_serializer(self) -> Any:
-        """For programs that ask for it: windows are pickled where Tidegate stores them."""
+        """The serializer of the windows, for programs that ask for it: Tidegate itself pickles the windows that it
+        stores."""
 
     @abc.abstractmethod
     def is_event_time(self) -> bool:

@@ -118,7 +118,7 @@ class GlobalWindow(_Nothing, Window):
 
 
 class TimeWindowSerializer:
-    """Start and end, 8 bytes each, big-endian."""
+    """Writes a window as its start and end, 8 bytes each, big-endian."""
 
     def serialize(self, element: TimeWindow, stream: IO[bytes]) -> None:
         stream.write(struct.pack(">qq", element.start, element.end))
@@ -128,7 +128,7 @@ class TimeWindowSerializer:
 
 
 class CountWindowSerializer:
-    """The id, 8 bytes, big-endian."""
+    """Writes a window as its id, 8 bytes, big-endian."""
 
     def serialize(self, element: CountWindow, stream: IO[bytes]) -> None:
         stream.write(struct.pack(">q", element.id))
@@ -138,7 +138,7 @@ class CountWindowSerializer:
 
 
 class GlobalWindowSerializer:
-    """One zero byte."""
+    """Writes the only global window as one zero byte."""
 
     def serialize(self, element: GlobalWindow, stream: IO[bytes]) -> None:
         stream.write(b"\0")

@@ -35,7 +35,8 @@ class _SetApart(ProcessFunction):
 
 
 def split_malformed(stream: DataStream) -> tuple[DataStream, DataStream]:
-    """(the good records, the `MalformedLine`s) of a stream read with `OnMalformed.SIDE_OUTPUT`."""
+    """Returns two streams, the good records and the `MalformedLine`s, of a stream read with
+    `OnMalformed.SIDE_OUTPUT`."""
     tag = OutputTag("tidegate.malformed-lines")
     good = stream.process(_SetApart(tag)).name("Set malformed lines apart")
     return good, good.get_side_output(tag)

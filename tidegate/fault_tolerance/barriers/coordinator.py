@@ -54,7 +54,7 @@ from tidegate.protocol.messages import (
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
-from tidegate.storage.cleanup import Deletion, Registration, SharedFileRegistry
+from tidegate.storage.cleanup import Deletion, FileProtection, SharedFileRegistry
 
 _MAX_REMEMBERED = 100
 
@@ -313,7 +313,7 @@ class CheckpointCoordinator:
             return
         verdict, deletion = self._files.register(metadata)
         self._delete(deletion)
-        if verdict is Registration.FILES_ARE_GONE:
+        if verdict is FileProtection.FILES_ARE_GONE:
             self._abort(pending, CheckpointFailureReason.BASE_GONE, f"checkpoint {pending.checkpoint_id}", now_ms)
             return
         pending.begin_writing()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import check_internal
+from tidegate.common.errors import of_type, present
 from tidegate.common.types import Row
 from tidegate.contracts.connectors import Source, SourceContext, SourceSplit, SplitReader
 from tidegate.contracts.driver_side import DriverSide
@@ -60,9 +60,7 @@ class DataFrameSource(Source[Row], DriverSide):
 
     @property
     def dataframe(self) -> DataFrame:
-        check_internal(self._df is not None, "the DataFrame of a source is known on the driver only")
-        assert self._df is not None
-        return self._df
+        return present(self._df, "the DataFrame of a source, which is known on the driver only,")
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -70,8 +68,8 @@ class DataFrameSource(Source[Row], DriverSide):
 
     def create_splits(self, parallelism: int) -> Sequence[DataFrameSplit]:
         df = self.dataframe
-        assert self._configuration is not None
-        self._folder = folder = new_folder(self._configuration, df.sparkSession, "dataframe", "from_spark")
+        configuration = present(self._configuration, "the configuration, which is known on the driver only,")
+        self._folder = folder = new_folder(configuration, df.sparkSession, "dataframe", "from_spark")
         files = land(df, folder, "", self._schema)
         count = min(len(files), max(parallelism, _SPLITS))
         shown = str(folder)
@@ -111,10 +109,9 @@ class DataFrameSource(Source[Row], DriverSide):
     # ------------------------------------------------------------ in the workers
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Row]:
-        assert isinstance(split, DataFrameSplit)
-        # A split of a snapshot may lie in the folder of an earlier run.
-        folder = self._folder if str(self._folder) == split.folder else StorageLocation.parse(split.folder)
-        assert folder is not None
+        split, folder = of_type(DataFrameSplit, split), self._folder
+        if folder is None or str(folder) != split.folder:  # a split of a snapshot may lie in that of an earlier run
+            folder = StorageLocation.parse(split.folder)
         return _FilesReader(LandedRows(folder, self._schema), split.files, offset or (0, 0))
 
     def read_block(self, block: bytes) -> list[Row]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidegate.common.errors import present
 from tidegate.spark.dataframes.mapped_columns import map_in_arrow
 from tidegate.storage.files import OutputFile, open_files
 from tidegate.storage.location import StorageLocation
@@ -50,9 +51,7 @@ class PartitionWriter:
         import pyarrow as pa
         from pyspark import TaskContext
 
-        context = TaskContext.get()
-        assert context is not None
-        partition = context.partitionId()
+        partition = present(TaskContext.get(), "the context of the Spark task").partitionId()
         name = f"{self._prefix}part-{partition:05d}-{uuid.uuid4().hex}.parquet"
         rows = self._write(name, batches)
         if rows:

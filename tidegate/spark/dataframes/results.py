@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.common.serialization import BulkWriter, BulkWriterFactory
 from tidegate.connectors.files.bucket_assigner import BucketAssigner
 from tidegate.connectors.files.output_file_config import OutputFileConfig
@@ -101,8 +101,8 @@ def _run(
         OutputFileConfig(),
         _CHECK_INTERVAL_MS,
     )
-    transformation = stream.sink_to(FileSink(folder, settings)).name("DataFrame")._transformation
-    assert isinstance(transformation, SinkTransformation)
+    sink = stream.sink_to(FileSink(folder, settings)).name("DataFrame")
+    transformation = of_type(SinkTransformation, sink._transformation)
     try:
         client = environment._submit(job_name)
     except BaseException:

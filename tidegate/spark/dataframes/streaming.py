@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError, ResourceError, check_internal
+from tidegate.common.errors import ConfigurationError, ResourceError, of_type, present
 from tidegate.common.types import Row
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 from tidegate.contracts.driver_side import DriverSide
@@ -64,31 +64,36 @@ class SparkStreamSource(Source[Row], DriverSide):
 
     # ------------------------------------------------------------ on the driver
 
+    @property
+    def _dataframe(self) -> DataFrame:
+        return present(self._sdf, "the DataFrame of a source, which is known on the driver only,")
+
+    @property
+    def _job_configuration(self) -> Configuration:
+        return present(self._configuration, "the configuration, which is known on the driver only,")
+
     def create_splits(self, parallelism: int) -> Sequence[LaneSplit]:
-        check_internal(self._sdf is not None, "the DataFrame of a source is known on the driver only")
-        assert self._sdf is not None
-        self._folder = folder = self._choose_folder(self._sdf)
+        sdf = self._dataframe
+        self._folder = folder = self._choose_folder(sdf)
         staged = StagedBatches(folder)
         self._staging_id, lanes = staged.open_id(max(parallelism, _LANES))
-        self._query = LandingQuery(self._sdf, staged, self._schema, self._settings, lanes)
+        self._query = LandingQuery(sdf, staged, self._schema, self._settings, lanes)
         return [LaneSplit(f"lane-{i}", i, lanes, str(folder), self._staging_id) for i in range(lanes)]
 
     def _choose_folder(self, sdf: DataFrame) -> StorageLocation:
         """The user's; else one of the job's own when its id is fixed, so that the next program finds it; else new."""
-        assert self._configuration is not None
         if self._settings.staging is not None:
             return StorageLocation.parse(self._settings.staging)
-        fixed = options.read(self._configuration, options.JOB_ID)
-        base = staging_base(self._configuration, sdf.sparkSession, WHERE)
+        configuration = self._job_configuration
+        fixed = options.read(configuration, options.JOB_ID)
+        base = staging_base(configuration, sdf.sparkSession, WHERE)
         if fixed is None or base is None:
-            return new_folder(self._configuration, sdf.sparkSession, "spark-stream", WHERE)
+            return new_folder(configuration, sdf.sparkSession, "spark-stream", WHERE)
         return base.child(f"spark-stream-{fixed}-{re.sub(r'[^A-Za-z0-9_-]+', '-', self._name)}")
 
     def check_start(self, num_slots: int) -> None:
         """Also starts the query: what Spark has against it is then known before the job begins."""
-        assert self._sdf is not None
-        assert self._query is not None
-        context = self._sdf.sparkSession.sparkContext
+        context = self._dataframe.sparkSession.sparkContext
         available = _slots(context)
         if available <= num_slots:
             raise ResourceError(
@@ -96,14 +101,12 @@ class SparkStreamSource(Source[Row], DriverSide):
                 f"Spark at {context.master} can run {available} tasks at once. Lower the parallelism to at most "
                 f"{max(1, available - 1)}, or give Spark more cores"
             )
-        self._query.start()
+        present(self._query, "the query that lands batches").start()
 
     def job_started(self, client: JobClient) -> None:
-        query, folder, configuration = self._query, self._folder, self._configuration
-        assert query is not None
-        assert folder is not None
-        assert configuration is not None
-        at_submission, own = Configuration(configuration), self._settings.staging is None
+        query = present(self._query, "the query that lands batches")
+        folder = present(self._folder, "the folder of the batches")
+        at_submission, own = Configuration(self._job_configuration), self._settings.staging is None
         self._query = self._folder = None
 
         def ended() -> None:
@@ -124,8 +127,8 @@ class SparkStreamSource(Source[Row], DriverSide):
 
     def _has_batches(self, folder: StorageLocation) -> bool:
         """A folder of a fixed job id may be that of the run before."""
-        assert self._configuration is not None
-        return options.read(self._configuration, options.JOB_ID) is not None and bool(StagedBatches(folder).landed())
+        fixed = options.read(self._job_configuration, options.JOB_ID) is not None
+        return fixed and bool(StagedBatches(folder).landed())
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_sdf": None, "_configuration": None, "_query": None, "_watch": None}
@@ -133,16 +136,15 @@ class SparkStreamSource(Source[Row], DriverSide):
     # ------------------------------------------------------------ in the workers
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Row]:
-        assert isinstance(split, LaneSplit)
-        assert self._folder is not None
+        split, folder = of_type(LaneSplit, split), present(self._folder, "the folder of the batches")
         if split.staging_id != self._staging_id:
             raise ConfigurationError(
                 f"the snapshot was taken while batches were landed in {split.folder}, and now they are landed in "
-                f"{self._folder}: go on with from_spark_stream(..., staging='{split.folder}')"
+                f"{folder}: go on with from_spark_stream(..., staging='{split.folder}')"
             )
         if self._watch is None:
-            self._watch = BatchWatch(StagedBatches(self._folder))
-        return LaneReader(split, offset, self._watch, LandedRows(self._folder, self._schema), context)
+            self._watch = BatchWatch(StagedBatches(folder))
+        return LaneReader(split, offset, self._watch, LandedRows(folder, self._schema), context)
 
     def get_produced_type(self) -> Any:
         return self._row_type

@@ -1,6 +1,6 @@
 """Keyed state in plain dicts, with incremental snapshots.
 
-Per state there is one `StateTable`. `snapshot` folds its changes into the base, then freezes either the changed entries
+Per state there is one `HeapTable`. `snapshot` folds its changes into the base, then freezes either the changed entries
 or all of them; `IncrementLedger` says which keys count as changed and which chain the increment continues. None is the
 tombstone of every kind of state, so an entry can never be None.
 
@@ -20,11 +20,11 @@ import msgspec
 from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import UNDECLARED
 from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
-from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.evolution import observed_schema
 from tidegate.state.heap.increments import IncrementLedger
 from tidegate.state.heap.snapshot import BACKEND_NAME, HeapSnapshotWriter, chain_entries, freeze, read_snapshot
+from tidegate.state.heap.table import HeapTable
 from tidegate.state.keyed_states import (
     Cursor,
     HeapAggregatingState,
@@ -34,10 +34,10 @@ from tidegate.state.keyed_states import (
     HeapValueState,
 )
 from tidegate.state.named_states import Clock, NamedStates, aggregate_function, unknown_kind
-from tidegate.state.table import StateTable
 from tidegate.state.ttl import TtlState
 from tidegate.state.ttl_cleanup import without_expired
 from tidegate.storage.handles import KeyedIncrement, KeyedSnapshot, KeyedStateInfo
+from tidegate.storage.reader import StateSource
 
 
 class HeapKeyedStateBackend(NamedStates):
@@ -59,14 +59,14 @@ class HeapKeyedStateBackend(NamedStates):
         self._filtered: dict[str, Callable[[], Callable[[Any], bool]]] = {}  # states whose full snapshots are cleaned
         self._ledger = IncrementLedger()
 
-    def _convert(self, table: StateTable, convert: Callable[[Any], Any]) -> None:
+    def _convert(self, table: HeapTable, convert: Callable[[Any], Any]) -> None:
         table.load({key: convert(value) for key, value in table.live_items()})
         self._ledger.confirmed_chain = None
 
-    def _new_table(self, info: KeyedStateInfo) -> StateTable:
-        return StateTable(info)
+    def _new_table(self, info: KeyedStateInfo) -> HeapTable:
+        return HeapTable(info)
 
-    def _plain_state(self, kind: str, descriptor: StateDescriptor, table: StateTable, cursor: Cursor) -> Any:
+    def _plain_state(self, kind: str, descriptor: StateDescriptor, table: HeapTable, cursor: Cursor) -> Any:
         state = _make_state(kind, descriptor, cursor)
         table.attach(state)
         return state
@@ -107,7 +107,7 @@ class HeapKeyedStateBackend(NamedStates):
             self.operator_name, self.key_group_range, checkpoint_id, states, earlier, chunks, ledger_entry
         )
 
-    def _all_entries(self, name: str, table: StateTable) -> tuple[list[Any], list[Any]]:
+    def _all_entries(self, name: str, table: HeapTable) -> tuple[list[Any], list[Any]]:
         base = table.base
         if name not in self._filtered:
             return list(base), list(base.values())
@@ -116,7 +116,7 @@ class HeapKeyedStateBackend(NamedStates):
         return list(live), list(live.values())
 
     def _plan(self, full: bool) -> tuple[list[KeyedIncrement], dict[str, list[Any]] | None]:
-        """(the chain to continue, the keys to write), or ([], None) for a full snapshot."""
+        """Returns the chain to continue and the keys to write, or ([], None) for a full snapshot."""
         confirmed = self._ledger.confirmed_chain
         if full or confirmed is None or len(confirmed) > self.max_increments:
             return [], None
@@ -152,7 +152,7 @@ class HeapKeyedStateBackend(NamedStates):
                 self._ledger.confirmed_chain = only.increments
 
     def _read_foreign(self, snapshot: KeyedSnapshot, source: StateSource) -> dict[str, dict[Any, Any]]:
-        """A snapshot of another backend."""
+        """Reads the entries of a snapshot that another backend wrote."""
         namespaced = {info.name for info in snapshot.states if info.namespaced}
         loaded: dict[str, dict[Any, Any]] = {info.name: {} for info in snapshot.states}
         for state, namespace, key, value in iterate_snapshot(
@@ -197,8 +197,8 @@ def _collector_paused() -> Iterator[None]:
         gc.enable()
 
 
-def _described(table: StateTable) -> KeyedStateInfo:
-    """With the dataclass of its values, when nobody declared their type."""
+def _described(table: HeapTable) -> KeyedStateInfo:
+    """The table's info, with the dataclass of its values when nobody declared their type."""
     info = table.info
     if (info.schema is not None and info.schema != UNDECLARED) or not table.base:
         return info

@@ -15,10 +15,11 @@ from typing import Any
 
 from tidegate.common.errors import SnapshotDamagedError, SnapshotError
 from tidegate.common.ids import CheckpointId
-from tidegate.state.backend import StateSink, StateSource
 from tidegate.state.heap.increments import UnconfirmedSnapshot
 from tidegate.state.serialization import dumps_entries, loads
 from tidegate.storage.handles import KeyedChunk, KeyedIncrement, KeyedSnapshot, KeyedStateInfo
+from tidegate.storage.reader import StateSource
+from tidegate.storage.writers import StateSink
 
 BACKEND_NAME = "heap"
 CHUNK_ENTRIES = 16_384
@@ -46,7 +47,7 @@ class FrozenChunk:
         return dumps_entries(operator_name, self.state, self._keys, self._values)
 
     def entries_of(self, operator_name: str) -> tuple[list[Any], list[Any]]:
-        """(keys, values)."""
+        """The entries as two lists: keys and values."""
         if self._data is None:
             return self._keys, self._values
         keys, values = loads(operator_name, self.state, self._data)
@@ -150,8 +151,8 @@ def read_snapshot(
 def iterate_chunks(
     operator_name: str, snapshot: KeyedSnapshot, source: StateSource
 ) -> Iterator[tuple[bool, KeyedStateInfo, list[Any], list[Any]]]:
-    """(part of the full one, state, keys, values) of each chunk, to be applied in this order: a later value replaces an
-    earlier one, None deletes. Every key comes once in the full one."""
+    """Yields (part of the full one, state, keys, values) of each chunk, to be applied in this order: a later value
+    replaces an earlier one, None deletes. Every key comes once in the full one."""
     if snapshot.backend != BACKEND_NAME:
         raise SnapshotError(
             f"operator '{operator_name}': the snapshot was written by the state backend '{snapshot.backend}', which "

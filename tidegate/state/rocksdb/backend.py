@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tidegate.common.errors import StateBackendError
+from tidegate.common.errors import StateBackendError, check_internal
 from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import CLASS
 from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
-from tidegate.state.backend import StateSource
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.heap.snapshot import BACKEND_NAME as HEAP
 from tidegate.state.heap.snapshot import iterate_chunks
@@ -38,6 +37,7 @@ from tidegate.state.rocksdb.snapshot import BACKEND_NAME, RocksDBSnapshotWriter,
 from tidegate.state.rocksdb.tables import RocksTable
 from tidegate.state.rocksdb.values import RocksAggregatingState, RocksReducingState, RocksValueState, ValueTable
 from tidegate.storage.handles import KeyedSnapshot, KeyedStateInfo
+from tidegate.storage.reader import StateSource
 
 _CHECK_SIZE_EVERY = 32  # batches
 _ALL_GROUPS = 1 << 16
@@ -293,4 +293,4 @@ class RocksDBKeyedStateBackend(NamedStates):
 
     def check_invariants(self) -> None:
         for table in self._tables.values():
-            assert table.changes >= 0
+            check_internal(table.changes >= 0, f"state '{table.info.name}' counts {table.changes} changes")

@@ -48,7 +48,7 @@ def _encode(codec: EntryCodec, entries: list[Any], in_order: bool) -> tuple[list
 
 
 def _encode_ints(codec: EntryCodec, entries: list[int], in_order: bool) -> tuple[list[bytes], list[int] | None] | None:
-    """None: one has more than 64 bits."""
+    """The encoded integers; None when one of them has more than 64 bits."""
     import numpy as np
 
     try:

@@ -69,7 +69,7 @@ class Database:
             raise self.failure("cannot be read", error) from error
 
     def scan(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records in [first, end), in order."""
+        """The records whose keys are in [first, end), in order."""
         from rocksdict import ReadOptions
 
         read = ReadOptions()

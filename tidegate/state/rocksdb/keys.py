@@ -42,7 +42,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class EntryCodec:
-    """The record keys of one state."""
+    """Makes the record keys of one state's entries, and reads them back."""
 
     def __init__(self, state: int, max_parallelism: int, namespaced: bool) -> None:
         self.state = state
@@ -64,14 +64,14 @@ class EntryCodec:
         return encoded + LENGTH.pack(len(data)) + data
 
     def split(self, record_key: bytes) -> int:
-        """Where `rest` begins."""
+        """The place in the record key at which `rest` begins."""
         end = HEADER.size + LENGTH.unpack_from(record_key, 4)[0]
         if self.namespaced:
             end += 4 + LENGTH.unpack_from(record_key, end)[0]
         return int(end)
 
     def decode(self, record_key: bytes) -> Any:
-        """The entry, when it is exact."""
+        """The entry of a record key, when the key holds it exactly."""
         end = HEADER.size + LENGTH.unpack_from(record_key, 4)[0]
         key = decode_value(record_key[HEADER.size : end])
         if not self.namespaced:

@@ -69,7 +69,7 @@ class ListTable(RocksTable):
             self.check(value, self.changes)
 
     def check_size(self) -> None:
-        """Elements are counted as they are added."""
+        """Does nothing here: elements are counted as they are added."""
 
     def _stored(self, entry: Any) -> list[Any]:
         """What `delta` builds on. Not to be changed by the caller."""
@@ -82,7 +82,7 @@ class ListTable(RocksTable):
         return known if change is None else known + change.new
 
     def _read(self, entry: Any) -> list[Any]:
-        """Without what is frozen, which may or may not be in RocksDB by now."""
+        """The list in RocksDB, without what is frozen, which may or may not be there by now."""
         prefix = self.codec.encode(entry)
         elements: list[Any] = []
         size = chunks = 0
@@ -106,7 +106,7 @@ class ListTable(RocksTable):
         return list(chain.from_iterable(change.new for change in changes))
 
     def _serialise(self, changes: list[tuple[Any, ListChange]]) -> list[tuple[bytes, bool, bytes | None]]:
-        """(what the record keys begin with, the old chunks go, the new one)."""
+        """Makes triples: what the record keys begin with, whether the old chunks go, the new chunk."""
         encode, record_of = self.codec.encode, self._record
         return [(encode(e), c.replaced, record_of(e, e, c.new) if c.new else None) for e, c in changes]
 

@@ -52,8 +52,8 @@ class MapTable(RocksTable):
         return {key: value for key, value in content.items() if value is not GONE}
 
     def _change(self, entry: Any) -> MapChange | None:
-        """Of an entry against what RocksDB holds, which may have some of the frozen changes already: that they are
-        applied twice does no harm. Not to be changed by the caller."""
+        """The change of an entry against what RocksDB holds, which may have some of the frozen changes already: that
+        they are applied twice does no harm. Not to be changed by the caller."""
         change, older = self.delta.get(entry), self.frozen.get(entry)
         if older is None or (change is not None and change.cleared):
             return change
@@ -121,8 +121,8 @@ class MapTable(RocksTable):
         return [value for change in changes for value in change.puts.values() if value is not GONE]
 
     def _serialise(self, changes: list[tuple[Any, MapChange]]) -> list[tuple[bytes, Any]]:
-        """(record key, record or None), and before those of a cleared map (what they begin with, a list of the entry:
-        `[entry]`)."""
+        """Makes pairs (record key, record or None), and before those of a cleared map (what they begin with, a list of
+        the entry: `[entry]`)."""
         records: list[tuple[bytes, Any]] = []
         for entry, change in changes:
             prefix = self.codec.encode(entry)

@@ -1,4 +1,4 @@
-"""From a snapshot's files back to a database, or to its entries."""
+"""Makes a database, or its entries, of a snapshot's files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.common.errors import SnapshotDamagedError, SnapshotError, StateBackendError
-from tidegate.state.backend import StateSource
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.keys import EntryCodec
 from tidegate.state.rocksdb.lists import ListTable
@@ -17,6 +16,7 @@ from tidegate.state.rocksdb.settings import MB, RocksDBSettings
 from tidegate.state.rocksdb.tables import RocksTable
 from tidegate.state.rocksdb.values import ValueTable
 from tidegate.storage.handles import KeyedFile, KeyedSnapshot, KeyedStateInfo
+from tidegate.storage.reader import StateSource
 
 
 def download(operator_name: str, files: list[KeyedFile], source: StateSource, folder: Path) -> None:
@@ -67,7 +67,7 @@ def read_files(
     folder: str,
     key_groups: tuple[int, int] | None,
 ) -> Iterator[tuple[str, Any, Any, Any]]:
-    """(state, namespace, key, value) of every entry; `folder` is empty and takes the files."""
+    """Yields (state, namespace, key, value) of every entry; `folder` is empty and takes the files."""
     start, end = snapshot.key_group_start, snapshot.key_group_end
     if key_groups is not None:
         start, end = max(start, key_groups[0]), min(end, key_groups[1])
@@ -78,7 +78,7 @@ def read_files(
 def read_database(
     operator_name: str, folder: Path, states: list[KeyedStateInfo], key_groups: tuple[int, int]
 ) -> Iterator[tuple[str, Any, Any, Any]]:
-    """(state, namespace, key, value) of every entry of a database that nobody writes to."""
+    """Yields (state, namespace, key, value) of every entry of a database that nobody writes to."""
     resources = SlotResources(RocksDBSettings(memory_per_slot=16 * MB))
     database = Database(operator_name, folder, None, read_only=True)
     try:

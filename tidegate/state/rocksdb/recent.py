@@ -24,7 +24,7 @@ class RecentEntries(dict[Any, Any]):
         self._cost = 0
 
     def find(self, key: Any) -> Any:
-        """MISSING when it is not known here."""
+        """The value of an entry; MISSING when it is not known here."""
         value = self.get(key, MISSING)
         if value is MISSING and self._older:
             value = self._older.pop(key, MISSING)
@@ -33,7 +33,7 @@ class RecentEntries(dict[Any, Any]):
         return value
 
     def unknown(self, keys: list[Any], delta: dict[Any, Any], frozen: dict[Any, Any]) -> list[Any]:
-        """Those that are neither here nor in one of the dicts."""
+        """The entries that are neither known here nor in one of the dicts."""
         older = self._older
         if not frozen:
             return [k for k in keys if k not in delta and k not in self and k not in older]
@@ -44,7 +44,8 @@ class RecentEntries(dict[Any, Any]):
         self.charge(cost)
 
     def charge(self, cost: int) -> None:
-        """For what was put into the dict."""
+        """Counts the cost of what was put into the dict; when there is too much, what is known becomes the older
+        half."""
         self._cost += cost
         if self._cost * 3 > self._resources.table_bytes and self:
             self._older = dict(self)
@@ -53,13 +54,14 @@ class RecentEntries(dict[Any, Any]):
             self._cost = 0
 
     def make_room(self, cost: int) -> None:
-        """For changes that are frozen beside both generations: the older one goes when there is no space for all. It
-        is not freed here, which would take most of the synchronous part of a snapshot (20 ms for 200,000 entries)."""
+        """Makes room for changes that are frozen beside both generations: the older one goes when there is no space for
+        all. It is not freed here, which would take most of the synchronous part of a snapshot (20 ms for 200,000
+        entries)."""
         if (self._cost + len(self._older) * self._older_cost + cost) * 3 > self._resources.table_bytes * 2:
             self._doomed, self._older = self._older, {}
 
     def free_some(self) -> None:
-        """After each batch: what is to go goes faster than new changes come."""
+        """Called after each batch: what is to go goes faster than new changes come."""
         doomed = self._doomed
         if len(doomed) <= _FREED_AT_ONCE:
             self._doomed = {}

@@ -23,7 +23,7 @@ _MANY = 20
 
 
 def encode_record(value: Any) -> bytes:
-    """Raises what pickle raises."""
+    """The bytes of one record. Raises what pickle raises."""
     if type(value) is int and -(1 << 63) <= value < 1 << 63:
         return INT.pack(b"i", value)
     if type(value) is float:
@@ -52,7 +52,7 @@ def encode_numbers(values: list[Any]) -> list[bytes] | None:
 
 
 def decode_records(records: list[bytes]) -> list[Any]:
-    """`record_value` of each."""
+    """The `record_value` of each record."""
     if len(records) >= _MANY and set(map(len, records)) == {_NUMBER_SIZE}:
         import numpy as np
 

@@ -22,7 +22,7 @@ class SlotResources:
         self._native: tuple[Any, Any] | None = None  # (block cache, write buffer manager)
 
     def native(self) -> tuple[Any, Any]:
-        """(block cache, write buffer manager); write buffers are charged to the cache, so it bounds both."""
+        """The block cache and the write buffer manager; write buffers are charged to the cache, so it bounds both."""
         if self._native is None:
             from rocksdict import WriteBufferManager
 

@@ -32,7 +32,7 @@ class RocksDBSettings:
 
     @property
     def native_bytes(self) -> int:
-        """The block cache, write buffers included."""
+        """The size of the block cache, write buffers included."""
         return self.block_cache_size or self.memory_per_slot - self.object_cache_bytes
 
     @property
@@ -57,7 +57,7 @@ class RocksDBSettings:
 
 
 def _compression(name: str) -> str:
-    """Ours, or Flink's: LZ4_COMPRESSION, NO_COMPRESSION, BZLIB2_COMPRESSION."""
+    """Our name for a compression, given ours or Flink's (LZ4_COMPRESSION, NO_COMPRESSION, BZLIB2_COMPRESSION)."""
     plain = name.strip().lower().removesuffix("_compression")
     plain = {"no": "none", "bzlib2": "bz2"}.get(plain, plain)
     if plain not in COMPRESSIONS:

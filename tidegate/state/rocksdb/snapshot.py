@@ -18,12 +18,12 @@ from typing import Any
 
 from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import CheckpointId
-from tidegate.state.backend import StateSink
 from tidegate.state.heap.increments import MAX_UNCONFIRMED
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.frozen import Cut, FrozenTable
 from tidegate.state.rocksdb.tables import heap_cost
 from tidegate.storage.handles import KeyedFile, KeyedSnapshot, KeyedStateInfo, StateHandle
+from tidegate.storage.writers import StateSink
 
 BACKEND_NAME = "rocksdb"
 PART_BYTES = 4 << 20

@@ -117,7 +117,7 @@ class RocksTable(abc.ABC):
             self._write_back()
 
     def check_size(self) -> None:
-        """For values that grow without a new key; from time to time."""
+        """Looks from time to time at values that grow without a new key."""
         if not self.delta:
             return
         self._register()
@@ -150,7 +150,7 @@ class RocksTable(abc.ABC):
             self._finish()
 
     def _write_back(self) -> None:
-        """Make room in `delta`."""
+        """Writes changes to RocksDB to make room in `delta`."""
         self.flush()
 
     def drain(self) -> None:
@@ -175,7 +175,7 @@ class RocksTable(abc.ABC):
         return self.delta.copy()
 
     def freeze(self, frozen: Frozen | None) -> None:
-        """The second half."""
+        """The second half of freezing, which cannot fail: what `prepare` returned is frozen, and new changes begin."""
         if frozen is None:
             return
         self._freezing, self.frozen = frozen, frozen.changes
@@ -191,7 +191,7 @@ class RocksTable(abc.ABC):
             pass
 
     def _write_some(self, portion: int, batch_records: int) -> bool:
-        """Write one batch; False: nothing is left."""
+        """Write one batch of what is frozen. Returns False when nothing was left to write."""
         frozen = self._freezing
         if frozen is None:
             return False
@@ -228,7 +228,7 @@ class RocksTable(abc.ABC):
 
     @abc.abstractmethod
     def _remember(self, frozen: Frozen) -> None:
-        """The changes are now what RocksDB holds."""
+        """Keeps written changes as known values: they are now what RocksDB holds."""
 
     @abc.abstractmethod
     def load(self, entry: Any, value: Any, fresh: bool) -> None:
@@ -257,7 +257,7 @@ class RocksTable(abc.ABC):
         return self.info if self._observed is None else msgspec.structs.replace(self.info, schema=self._observed)
 
     def observe(self) -> None:
-        """The same from what is stored."""
+        """Learns the dataclass of the values, as `described` does, from an entry that is stored."""
         entry = next(self.live_items(), None)
         if entry is not None:
             self._observed = observed_schema(self.info.kind, self.info.ttl, entry[1])
@@ -275,7 +275,7 @@ class RocksTable(abc.ABC):
 
     @abc.abstractmethod
     def stored_items(self) -> Iterator[tuple[Any, Any]]:
-        """Entries as RocksDB has them, whole."""
+        """All entries as RocksDB holds them, each whole."""
 
     def live_items(self) -> Iterator[tuple[Any, Any]]:
         self.flush()

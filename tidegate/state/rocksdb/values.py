@@ -92,7 +92,7 @@ class ValueTable(RocksTable):
 
     @property
     def may_prefetch(self) -> bool:
-        """False: the batch before this one read next to nothing from RocksDB."""
+        """Whether prefetching is worthwhile: not when the batch before this one read next to nothing from RocksDB."""
         return self._batches_ahead > 0 or self.base.misses >= _WORTH_PREFETCHING
 
     def prefetch(self, keys: list[Any]) -> None:
@@ -122,13 +122,14 @@ class ValueTable(RocksTable):
     # ------------------------------------------------------------ writing
 
     def _write_back(self) -> None:
-        """Not at once: `drain` writes some after each batch, so that no batch waits long."""
+        """Freezes the changes. They are not written at once: `drain` writes some after each batch, so that none waits
+        long."""
         self.settle()
         self._finish()
         self.freeze(Frozen(self.delta.copy(), None))
 
     def _unwritten(self) -> dict[Any, Any]:
-        """With what is being drained: that a part of it is written twice does no harm."""
+        """All changes, with what is being drained: that a part of it is written twice does no harm."""
         if not self.frozen:
             return self.delta.copy()
         changes = self.frozen.copy()  # most are in there, and a copy costs a fifth of putting them into a new dict
@@ -139,7 +140,8 @@ class ValueTable(RocksTable):
         return changes
 
     def _serialise(self, changes: list[tuple[Any, Any]]) -> list[tuple[bytes, bytes | None]]:
-        """(record key, record or None), in the order of the keys: RocksDB takes them at a third of the cost."""
+        """Makes pairs (record key, record or None) in the order of the keys: so RocksDB takes them at a third of the
+        cost."""
         entries, values = [entry for entry, _ in changes], [value for _, value in changes]
         keys, positions = encode_in_order(self.codec, entries)
         records: list[Any] | None = None

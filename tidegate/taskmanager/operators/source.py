@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import CheckpointId
-from tidegate.common.watermark_strategy import WatermarkAlignment
+from tidegate.common.watermark_strategy import AlignmentGroup
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.connectors import SourceContext, SourceSplit, SplitReader
 from tidegate.contracts.state import ListStateDescriptor
@@ -50,7 +50,7 @@ class SourceOperator(Operator, ReadsInOrder):
         self._turn = 0  # index of the split to poll next
         self._completed_offsets: dict[CheckpointId, list[tuple[SplitReader[Any], Any]]] = {}
         self._strategy = spec.watermark_strategy
-        self.alignment: WatermarkAlignment | None = getattr(spec.watermark_strategy, "alignment", None)
+        self.alignment: AlignmentGroup | None = getattr(spec.watermark_strategy, "alignment", None)
         self._limit: int | None = None  # splits with a higher watermark wait for the other sources of the group
         self._idle = False  # what was sent on last
         assigner = getattr(spec.watermark_strategy, "timestamp_assigner", None)

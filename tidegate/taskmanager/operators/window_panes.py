@@ -17,7 +17,7 @@ from typing import Any
 from tidegate.common.ids import CheckpointId
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.window import TimeWindow
-from tidegate.state.table import StateTable
+from tidegate.state.heap.table import HeapTable
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggregation_calls, called_by_runtime
@@ -123,7 +123,7 @@ class PaneWindowOperator(BaseWindowOperator):
     def open(self) -> None:
         super().open()
         self._table = self.backend.table(KeyedStateInfo(name=self.layout, kind="value", namespaced=True))
-        self._kind = _HeapWindow if isinstance(self._table, StateTable) else _TableWindow
+        self._kind = _HeapWindow if isinstance(self._table, HeapTable) else _TableWindow
         for key, span in list(self._table.live_keys()):
             self._window(tuple(span)).restore(key)
 

@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.contracts.functions import AsyncRetryPredicate, AsyncRetryStrategy
 
 ResultPredicate = Callable[[list[Any]], bool]
 ExceptionPredicate = Callable[[Exception], bool]
+
+
+class AsyncRetryPredicate(abc.ABC):
+    """Says whether an asynchronous call is tried again."""
+
+    @abc.abstractmethod
+    def result_predicate(self) -> Callable[[list[Any]], bool] | None: ...
+
+    @abc.abstractmethod
+    def exception_predicate(self) -> Callable[[Exception], bool] | None: ...
+
+
+class AsyncRetryStrategy(abc.ABC):
+    """How often and after how long an asynchronous call is tried again."""
+
+    @abc.abstractmethod
+    def can_retry(self, current_attempts: int) -> bool: ...
+
+    @abc.abstractmethod
+    def get_backoff_time_millis(self, current_attempts: int) -> int: ...
+
+    @abc.abstractmethod
+    def get_retry_predicate(self) -> AsyncRetryPredicate: ...
+
+    @staticmethod
+    def no_restart() -> AsyncRetryStrategy:
+        return NoRetryStrategy()
+
+    @staticmethod
+    def fixed_delay(
+        max_attempts: int,
+        backoff_time_millis: int,
+        result_predicate: Callable[[list[Any]], bool] | None = None,
+        exception_predicate: Callable[[Exception], bool] | None = None,
+    ) -> AsyncRetryStrategy:
+        return FixedDelayRetryStrategy(max_attempts, backoff_time_millis, result_predicate, exception_predicate)
+
+    @staticmethod
+    def exponential_backoff(
+        max_attempts: int,
+        initial_delay: int,
+        max_retry_delay: int,
+        multiplier: float,
+        result_predicate: Callable[[list[Any]], bool] | None = None,
+        exception_predicate: Callable[[Exception], bool] | None = None,
+    ) -> AsyncRetryStrategy:
+        return ExponentialBackoffDelayRetryStrategy(
+            max_attempts, initial_delay, max_retry_delay, multiplier, result_predicate, exception_predicate
+        )
 
 
 class RetryPredicate(AsyncRetryPredicate):
@@ -38,7 +87,7 @@ class NoRetryStrategy(AsyncRetryStrategy):
 
 
 class FixedDelayRetryStrategy(AsyncRetryStrategy):
-    """The same pause before each try."""
+    """Tries again after the same pause each time."""
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from tidegate.common.errors import check_internal
 from tidegate.state.ttl_cleanup import KeyRounds, without_expired
 from tidegate.storage.handles import KeyedStateInfo
 
@@ -19,7 +20,7 @@ class TableView(Protocol):
     def rebind(self, delta: dict[Any, Any], base: dict[Any, Any]) -> None: ...
 
 
-class StateTable:
+class HeapTable:
     """Invariant: a None in `delta` (a tombstone) hides an entry of `base`; `base` holds no None."""
 
     __slots__ = ("_rounds", "_views", "base", "delta", "info")
@@ -100,8 +101,9 @@ class StateTable:
             view.rebind(self.delta, self.base)
 
     def check_invariants(self) -> None:
-        assert all(value is not None for value in self.base.values())
-        assert all(value is not None or key in self.base for key, value in self.delta.items())
+        check_internal(all(value is not None for value in self.base.values()), "the base holds a tombstone")
+        hidden = [key for key, value in self.delta.items() if value is None]
+        check_internal(all(key in self.base for key in hidden), "a tombstone hides nothing")
 
 
 _MISSING: Any = object()
