@@ -30,7 +30,8 @@ def slow(record: object) -> None:
 
 @pytest.mark.parametrize("exchange", ["rebalance", "key_by"])
 def test_memory_of_a_fast_source_into_a_slow_sink_is_flat(make_env: MakeEnv, exchange: str) -> None:
-    from tidegate.spark.streaming.job_manager import _running
+    from tidegate.jobmanager.running_jobs import running_jobs_of
+    from tidegate.spark.streaming.job_manager import JobManager
 
     env = make_env(2)
     stream = fast_source(env)
@@ -39,7 +40,7 @@ def test_memory_of_a_fast_source_into_a_slow_sink_is_flat(make_env: MakeEnv, exc
     client = env.execute_async()
     try:
         wait_until(lambda: client.get_job_status().result() is JobStatus.RUNNING)
-        manager = next(m for m in _running if m.master.status is JobStatus.RUNNING)
+        manager = next(m for m in running_jobs_of(JobManager) if m.master.status is JobStatus.RUNNING)
         processes = [psutil.Process(), *[psutil.Process(member.pid) for member in manager.master.members]]
         time.sleep(1.5)
         before = [p.memory_info().rss for p in processes]

@@ -98,9 +98,10 @@ def endless(env: StreamExecutionEnvironment) -> DataStream:
 
 
 def workers_of_the_running_job() -> list[psutil.Process]:
-    from tidegate.spark.streaming.job_manager import _running
+    from tidegate.jobmanager.running_jobs import running_jobs_of
+    from tidegate.spark.streaming.job_manager import JobManager
 
-    managers = [m for m in _running if m.master.status is JobStatus.RUNNING]
+    managers = [m for m in running_jobs_of(JobManager) if m.master.status is JobStatus.RUNNING]
     assert len(managers) == 1
     return [psutil.Process(member.pid) for member in managers[0].master.members]
 

@@ -58,13 +58,14 @@ def as_server(socket: Any, server_key: bytes) -> None:
 
 @pytest.mark.parametrize("disguise", [no_curve, own_key, wrong_server_key, as_server])
 def test_a_stranger_is_not_heard(make_env: MakeEnv, tmp_path: Path, disguise: Callable[[Any, bytes], None]) -> None:
-    from tidegate.spark.streaming.job_manager import _running
+    from tidegate.jobmanager.running_jobs import running_jobs_of
+    from tidegate.spark.streaming.job_manager import JobManager
 
     source = DataGeneratorSource(lambda i: i, records_per_second=2000)
     stream = make_env(2).from_source(source, WatermarkStrategy.no_watermarks(), "Endless").rebalance().map(str)
     with stream.execute_and_collect() as results, zmq.Context() as context:
         next(results)
-        manager = next(m for m in _running if m.master.status is JobStatus.RUNNING)
+        manager = next(m for m in running_jobs_of(JobManager) if m.master.status is JobStatus.RUNNING)
         control, data = manager._address, [m.data_address for m in manager.master.members]
         fail = encode(TaskFailed(attempt=AttemptNumber(0), slot=SlotIndex(0), failure=FailureInfo(summary="intruder")))
         channel = ChannelAddress(EdgeId(0), SubtaskIndex(0), SubtaskIndex(1))
@@ -97,13 +98,14 @@ def test_a_stranger_is_not_heard(make_env: MakeEnv, tmp_path: Path, disguise: Ca
 
 
 def test_garbage_on_the_ports_does_no_harm(make_env: MakeEnv) -> None:
-    from tidegate.spark.streaming.job_manager import _running
+    from tidegate.jobmanager.running_jobs import running_jobs_of
+    from tidegate.spark.streaming.job_manager import JobManager
 
     source = DataGeneratorSource(lambda i: i, records_per_second=2000)
     stream = make_env(2).from_source(source, WatermarkStrategy.no_watermarks(), "Endless").rebalance().map(str)
     with stream.execute_and_collect() as results:
         next(results)
-        manager = next(m for m in _running if m.master.status is JobStatus.RUNNING)
+        manager = next(m for m in running_jobs_of(JobManager) if m.master.status is JobStatus.RUNNING)
         held = []
         for address in [manager._address, *[m.data_address for m in manager.master.members]]:
             host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -125,11 +127,12 @@ def test_garbage_on_the_ports_does_no_harm(make_env: MakeEnv) -> None:
 
 
 def test_ports_are_only_on_the_loopback_in_local_mode(make_env: MakeEnv) -> None:
-    from tidegate.spark.streaming.job_manager import _running
+    from tidegate.jobmanager.running_jobs import running_jobs_of
+    from tidegate.spark.streaming.job_manager import JobManager
 
     source = DataGeneratorSource(lambda i: i, records_per_second=100)
     with make_env(2).from_source(source, WatermarkStrategy.no_watermarks(), "E").execute_and_collect() as results:
         next(results)
-        manager = next(m for m in _running if m.master.status is JobStatus.RUNNING)
+        manager = next(m for m in running_jobs_of(JobManager) if m.master.status is JobStatus.RUNNING)
         addresses = [manager._address, *[m.data_address for m in manager.master.members]]
         assert all(a.startswith("tcp://127.0.0.1:") for a in addresses)

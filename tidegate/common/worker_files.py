@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class WorkerFiles:
+    """Files to ship. Absolute paths on the driver."""
+
     cached: dict[str, str] = field(default_factory=dict)  # name -> absolute path on the driver
     archives: dict[str, str] = field(default_factory=dict)  # name of the folder it is unpacked to -> path on the driver
     python_executable: str | None = None  # None: as the session says
+    modules: tuple[str, ...] = ()  # Python files, package folders and zips besides those beside the program's script
 
     def paths(self) -> dict[str, str]:
         """Name -> what a worker makes a path of: a file's path on the driver, or the name of an archive's folder."""

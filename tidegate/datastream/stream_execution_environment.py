@@ -17,6 +17,7 @@ from tidegate.common.restart_strategy import RestartStrategyConfiguration, resta
 from tidegate.common.run_defaults import run_defaults
 from tidegate.common.time import TimeLike
 from tidegate.common.watermark_strategy import WatermarkStrategy
+from tidegate.common.worker_files import WorkerFiles
 from tidegate.connectors.collection import CollectionSource
 from tidegate.connectors.source_function import SourceFunctionSource
 from tidegate.contracts.connectors import Source
@@ -27,19 +28,18 @@ from tidegate.datastream.checkpoint_storage import checked_uri
 from tidegate.datastream.checkpointing_mode import CheckpointingMode
 from tidegate.datastream.execution_mode import RuntimeExecutionMode
 from tidegate.datastream.restart_settings import write_restart_strategy
+from tidegate.datastream.runtimes import checked_mode, runtime_of
 from tidegate.datastream.slot_sharing_group import SlotSharingGroup
 from tidegate.datastream.spark_bridge import spark_module
 from tidegate.datastream.state_backend import StateBackend
 from tidegate.datastream.stream import DataStream
 from tidegate.datastream.worker_settings import WorkerSettings
 from tidegate.graph.chaining import build_job_graph
-from tidegate.graph.driver_sides import starting_job
 from tidegate.graph.operator_specs import SourceSpec
-from tidegate.graph.picklability import check_picklable
 from tidegate.graph.plan_json import execution_plan
-from tidegate.graph.splits import make_splits
 from tidegate.graph.stream_graph import GraphSettings, build_stream_graph
 from tidegate.graph.transformations import OperatorTransformation, SettingsAtCreation, SourceTransformation
+from tidegate.jobmanager.runtime import Submission
 from tidegate.storage.location import StorageLocation
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
         if not isinstance(execution_mode, RuntimeExecutionMode):
             raise TypeError(f"set_runtime_mode: takes a RuntimeExecutionMode, got {execution_mode!r}")
-        _check_runtime_mode(execution_mode.name)
+        checked_mode(execution_mode.name)
         return self._set(options.RUNTIME_MODE, execution_mode)
 
     # ------------------------------------------------------------ fault tolerance
@@ -401,31 +401,18 @@ class StreamExecutionEnvironment(WorkerSettings):
         self.close()
 
     def _submit(self, job_name: str | None) -> JobClient:
-        """All checks, then over to Spark. What was built is forgotten once the job is accepted."""
+        """Over to the runtime. What was built is forgotten once the job is accepted."""
         if self._closed:
             raise ConfigurationError("this execution environment was closed; get a new one to run a job")
         self._check_configuration()
-        _check_runtime_mode(options.read(self._configuration, options.RUNTIME_MODE))
+        checked_mode(options.read(self._configuration, options.RUNTIME_MODE))
         name = job_name or options.read(self._configuration, options.PIPELINE_NAME) or DEFAULT_JOB_NAME
         name = checked_text("execute", name, "the job name")
         storing = [(cache, cache._new_run()) for cache in self._caches if cache._needs_run(self._operators)]
         operators = [*self._operators, *(sink for _, sink in storing)]
         built = build_job_graph(operators, self._graph_settings(), name, self._job_id())
-        files = [*self._python_files, *options.read(self._configuration, options.PYTHON_FILES)]
-        with starting_job(built.job_graph) as starting:
-            client: JobClient
-            if self._runs_in_batch(built.job_graph):
-                client = spark_module("batch.submission").submit_batch(
-                    built.job_graph, Configuration(self._configuration), self._spark, files, self._worker_files
-                )
-            else:
-                graph = make_splits(built.job_graph)
-                starting.check_start(graph.num_slots)
-                check_picklable(graph)
-                client = spark_module("streaming.submit").submit_job(
-                    graph, Configuration(self._configuration), self._spark, files, self._worker_files
-                )
-            starting.started(client)
+        submission = self._submission(built.job_graph)
+        client = runtime_of(submission.configuration, submission.graph).submit(submission)
         for cache, sink in storing:
             cache._run_started(sink, client)
         self._operators.clear()
@@ -433,11 +420,12 @@ class StreamExecutionEnvironment(WorkerSettings):
 
     # ------------------------------------------------------------ helpers
 
-    def _runs_in_batch(self, graph: JobGraph) -> bool:
-        mode = options.read(self._configuration, options.RUNTIME_MODE)
-        if mode == RuntimeExecutionMode.AUTOMATIC.name:
-            return not spark_module("batch.plan").unbounded_sources(graph)
-        return bool(mode == RuntimeExecutionMode.BATCH.name)
+    def _submission(self, graph: JobGraph) -> Submission:
+        """All that a runtime needs, copied: what is set here later does not reach the job."""
+        modules = (*self._python_files, *options.read(self._configuration, options.PYTHON_FILES))
+        chosen = self._worker_files
+        files = WorkerFiles(dict(chosen.cached), dict(chosen.archives), chosen.python_executable, modules)
+        return Submission(graph, Configuration(self._configuration), self._spark, files)
 
     def _job_id(self) -> str | None:
         """The fixed one, None when each submission gets its own."""
@@ -481,11 +469,3 @@ class StreamExecutionEnvironment(WorkerSettings):
     def _set(self, option: Any, value: Any) -> StreamExecutionEnvironment:
         self._configuration.set(option, value)
         return self
-
-
-def _check_runtime_mode(mode: str) -> None:
-    if mode not in RuntimeExecutionMode.__members__:
-        raise ConfigurationError(
-            f"the runtime mode {mode} is not available yet: set execution.runtime-mode to one of "
-            f"{', '.join(RuntimeExecutionMode.__members__)}"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 
@@ -51,8 +52,7 @@ class WorkerSettings:
     def set_python_executable(self, python_exec: str) -> None:
         """The Python that Spark starts for the workers: a path there. Holds for the whole Spark session."""
         executable = checked_text("set_python_executable", python_exec, "the path")
-        files = self._worker_files
-        self._worker_files = WorkerFiles(files.cached, files.archives, executable)
+        self._worker_files = dataclasses.replace(self._worker_files, python_executable=executable)
 
     def _check_new(self, method: str, name: str) -> None:
         if name in self._worker_files.paths():

@@ -6,12 +6,29 @@ import logging
 import os
 import socket
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.common import options
+from tidegate.common.configuration import Configuration
 from tidegate.web.registry import JobRecord, process_start, publish, withdraw
 from tidegate.web.rest import JobControl, RestServer
 
 log = logging.getLogger("tidegate.rest")
+
+
+@dataclass(frozen=True)
+class RestSettings:
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any free one
+
+    @staticmethod
+    def from_configuration(configuration: Configuration) -> RestSettings | None:
+        """None: the job opens no port."""
+        if not options.read(configuration, options.REST_ENABLED):
+            return None
+        host = options.read(configuration, options.REST_BIND_ADDRESS)
+        return RestSettings(host, options.read(configuration, options.REST_PORT))
 
 
 class JobPort:

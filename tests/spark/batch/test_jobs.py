@@ -120,6 +120,7 @@ class InSpark(Source[int]):
 
 
 def test_records_come_from_an_rdd_and_stay_in_one(spark: Any, make_env: MakeEnv) -> None:
+    from tidegate.jobmanager.runtime import Submission
     from tidegate.spark.batch.compilation import collected_rdd
 
     for partitions in (1, 5):  # fewer and more than subtasks
@@ -129,7 +130,7 @@ def test_records_come_from_an_rdd_and_stay_in_one(spark: Any, make_env: MakeEnv)
         assert sorted(squares.execute_and_collect()) == [n * n for n in range(40)]
         squares.sink_to(CollectSink())
         graph = build_job_graph(env._operators, env._graph_settings()).job_graph
-        rdd = collected_rdd(graph, Configuration.from_dict(BATCH), spark)
+        rdd = collected_rdd(Submission(graph, Configuration.from_dict(BATCH), spark))
         assert rdd.getNumPartitions() == 2
         assert sorted(v for block in rdd.collect() for v in pickle.loads(block)) == [n * n for n in range(40)]
 

@@ -24,6 +24,7 @@ from tidegate.datastream.connectors import CollectSink, DataGeneratorSource, Num
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.operator_specs import SinkSpec
 from tidegate.graph.stream_graph import build_stream_graph
+from tidegate.jobmanager.runtime import Runtime
 
 
 def environment(**keys: str) -> StreamExecutionEnvironment:
@@ -50,19 +51,19 @@ class FakeClient:
 
 @pytest.fixture
 def submitted(monkeypatch):
-    """What reaches Spark."""
+    """The submissions that reach the STREAMING runtime."""
     calls = []
-    module = types.ModuleType("tidegate.spark.streaming.submit")
-    module.client = FakeClient([1, 2, 3, 4])
+    client = FakeClient([1, 2, 3, 4])
 
-    def submit_job(graph, configuration, spark, python_files, worker_files=None):
-        calls.append((graph, configuration, spark, python_files))
-        return module.client
+    class FakeRuntime(Runtime):
+        def _start(self, submission, starting):
+            calls.append(submission)
+            return client
 
-    module.submit_job = submit_job
-    calls_and_client = types.SimpleNamespace(calls=calls, client=module.client)
-    monkeypatch.setitem(sys.modules, "tidegate.spark.streaming.submit", module)
-    return calls_and_client
+    module = types.ModuleType("tidegate.spark.streaming.runtime")
+    module.StreamingRuntime = FakeRuntime
+    monkeypatch.setitem(sys.modules, "tidegate.spark.streaming.runtime", module)
+    return types.SimpleNamespace(calls=calls, client=client)
 
 
 # ---------------------------------------------------------------- execute
@@ -74,12 +75,11 @@ def test_execute_submits_the_whole_job_once(submitted, tmp_path):
     env.add_python_file(str(tmp_path / "helper.py"))
     env.from_collection([1, 2]).map(abs).print()
     assert env.execute("My job") == "result"
-    graph, configuration, spark, files = submitted.calls[0]
-    assert graph.name == "My job"
-    assert graph.vertices[0].operators[0].spec.splits is not None
-    assert spark == "the session"
-    assert files == [str(tmp_path / "helper.py")]
-    assert configuration == env.get_configuration()
+    submission = submitted.calls[0]
+    assert submission.graph.name == "My job"
+    assert submission.session == "the session"
+    assert submission.files.modules == (str(tmp_path / "helper.py"),)
+    assert submission.configuration == env.get_configuration()
     with pytest.raises(JobGraphError, match="no operators"):
         env.execute()
 
@@ -94,21 +94,37 @@ def test_a_refused_job_can_be_mended_and_run(submitted):
     assert len(submitted.calls) == 1
 
 
-def test_functions_that_cannot_be_pickled_never_reach_spark(submitted):
+def test_streaming_makes_the_splits_before_it_prepares_the_job(monkeypatch):
+    prepared = []
+
+    def prepare(graph, *_):
+        prepared.append(graph)
+        raise ConfigurationError("not here")
+
+    monkeypatch.setattr("tidegate.spark.streaming.runtime.prepare_job", prepare)
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([1]).print()
+    with pytest.raises(ConfigurationError, match="not here"):
+        env.execute()
+    assert prepared[0].vertices[0].operators[0].spec.splits is not None
+
+
+def test_functions_that_cannot_be_pickled_never_reach_spark(monkeypatch):
+    prepared = []
+    monkeypatch.setattr("tidegate.spark.streaming.runtime.prepare_job", lambda *_: prepared.append(1))
     env = StreamExecutionEnvironment.get_execution_environment()
     lock = threading.Lock()
     env.from_collection([1]).map(lambda value: lock and value).print()
     with pytest.raises(SerializationError, match="captured variable 'lock'"):
         env.execute()
-    assert submitted.calls == []
+    assert prepared == []
 
 
 def test_execute_and_collect(submitted):
     env = StreamExecutionEnvironment.get_execution_environment()
     results = env.from_collection([1]).map(abs).name("Abs").execute_and_collect("Collecting")
     assert list(results) == [1, 2, 3, 4]
-    graph, _, _, _ = submitted.calls[0]
-    sink = graph.vertices[0].operators[-1]
+    sink = submitted.calls[0].graph.vertices[0].operators[-1]
     assert isinstance(sink.spec, SinkSpec)
     assert isinstance(sink.spec.sink, CollectSink)
     assert submitted.client.cancelled == 0
@@ -132,7 +148,7 @@ def test_the_job_name_comes_from_the_call_or_the_configuration(submitted):
     env = environment(pipeline_name="Configured")
     env.from_collection([1]).print()
     env.execute()
-    assert submitted.calls[0][0].name == "Configured"
+    assert submitted.calls[0].graph.name == "Configured"
 
 
 def test_a_closed_environment_runs_nothing(submitted):
@@ -210,7 +226,7 @@ def test_unknown_keys_and_wrong_values_are_refused():
 )
 def test_the_runtime_mode_picks_who_runs_the_job(mode, bounded, batch, submitted, monkeypatch):
     in_batch = []
-    monkeypatch.setattr("tidegate.spark.batch.submission.submit_batch", lambda graph, *_: in_batch.append(graph))
+    monkeypatch.setattr("tidegate.spark.batch.runtime.BatchRuntime._start", lambda _, job, __: in_batch.append(job))
     env = environment(execution_runtime__mode=mode)
     source = DataGeneratorSource(lambda i: i, count=3 if bounded else None)
     env.from_source(source, WatermarkStrategy.no_watermarks(), "Numbers").print()

@@ -13,7 +13,7 @@ from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.datastream import StreamExecutionEnvironment
-from tidegate.spark.streaming.submit import prepare_job
+from tidegate.jobmanager.preparation import prepare_job
 from tidegate.spark.worker_files import local_paths
 
 

@@ -34,6 +34,7 @@ from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.splits import make_splits
 from tidegate.jobmanager.carrier import InstructionCarrier
+from tidegate.jobmanager.preparation import PreparedJob, prepare_job
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.instructions import (
     CancelGang,
@@ -63,7 +64,6 @@ from tidegate.protocol.messages import (
     decode_from_slot,
     encode,
 )
-from tidegate.spark.streaming.submit import PreparedJob, prepare_job
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed

@@ -16,8 +16,8 @@ class has two methods, and BATCH then asks it for neither splits nor readers::
     def read_block(self, block: bytes) -> RecordBatch | list[Any]:
         '''In a worker, on the unpickled source: the records of one block, in order.'''
 
-A stream whose records stay in Spark. `compilation.collected_rdd(graph, configuration, spark, python_files,
-worker_files)` takes a job graph with exactly one collect sink (`SinkSpec(CollectSink(...))`) and returns, without
-running anything, an RDD of raw bytes: each element is the pickled list of some records, each partition one subtask of
-the sink. The graph's sources need no splits yet. Running the RDD is Spark's business from there on.
+A stream whose records stay in Spark. `compilation.collected_rdd(submission)` takes a submission whose job graph has
+exactly one collect sink (`SinkSpec(CollectSink(...))`) and returns, without running anything, an RDD of raw bytes: each
+element is the pickled list of some records, each partition one subtask of the sink. Running the RDD is Spark's business
+from there on.
 """

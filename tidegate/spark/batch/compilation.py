@@ -22,6 +22,8 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.operator_specs import SinkSpec, SourceSpec
 from tidegate.graph.picklability import check_picklable
 from tidegate.graph.splits import make_splits
+from tidegate.jobmanager.preparation import runtime_settings
+from tidegate.jobmanager.runtime import Submission
 from tidegate.spark.batch.blocks import only_for
 from tidegate.spark.batch.plan import BatchPlan, SavepointPlan, VertexPlan, check_bounded, plan_job
 from tidegate.spark.batch.source_blocks import gives_blocks, with_stand_in_splits
@@ -55,29 +57,21 @@ def with_splits(graph: JobGraph) -> JobGraph:
 def plan_configured(
     graph: JobGraph, configuration: Configuration, files: WorkerFiles, savepoint: SavepointPlan | None = None
 ) -> BatchPlan:
-    from tidegate.spark.streaming.submit import runtime_settings
-
     settings = dataclasses.replace(runtime_settings(configuration, None), cached_files=files.paths())
     return plan_job(graph, settings, options.read(configuration, options.BATCH_BUFFER_SIZE), savepoint)
 
 
-def collected_rdd(
-    graph: JobGraph,
-    configuration: Configuration,
-    spark: SparkSession | None = None,
-    python_files: list[str] | None = None,
-    worker_files: WorkerFiles | None = None,
-) -> RDD[bytes]:
+def collected_rdd(submission: Submission) -> RDD[bytes]:
     """The records of the graph's collect sink, as the package's docstring says. Lazy."""
-    files = WorkerFiles() if worker_files is None else worker_files
+    graph, configuration, files = submission.graph, submission.configuration, submission.files
     plan = plan_configured(with_splits(graph), configuration, files)
     ends = [i for i in plan.ends if _collects(plan.vertices[i])]
     if len(ends) != 1 or len(plan.ends) != 1:
         names = ", ".join(f"'{plan.graph.vertices[i].name}'" for i in plan.ends)
         raise ConfigurationError(f"a stream that stays in Spark has to be the only end of its job; there is: {names}")
-    session = obtain_session(configuration, spark, width(graph), busy=True)
+    session = obtain_session(configuration, submission.session, width(graph), busy=True)
     distribute(session, files)
-    compiler = _Compiler(session, plan, CodeBundle.collect(python_files or []))
+    compiler = _Compiler(session, plan, CodeBundle.collect(files.modules))
     compiler.build(leave_out=ends[0])
     rdd = compiler.task_rdd(ends[0], run_collected_partition)
     return RDD(rdd._jrdd, session.sparkContext, NoOpSerializer())

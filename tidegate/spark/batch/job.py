@@ -6,13 +6,11 @@ missing, down to single tasks of a stage that was half done.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import random
 import threading
 import time
-import weakref
 
 from pyspark.sql import SparkSession
 
@@ -24,6 +22,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.restart_strategies import FixedDelay, GiveUp, RestartStrategy, make_restart_strategy
+from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.protocol.instructions import JobEnded
 from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.batch.client import BatchJobClient
@@ -36,7 +35,7 @@ from tidegate.spark.batch.remaining_tasks import tasks_are_gone
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
-from tidegate.spark.streaming.gang import summarize
+from tidegate.spark.spark_errors import summarize
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
 
@@ -44,7 +43,6 @@ log = logging.getLogger("tidegate.batch")
 
 _GONE_MS, _POLL_S = 5_000.0, 0.05
 _LOST_WORKERS, _LOST_WORKER_DELAY_MS = 3, 100.0
-_running: weakref.WeakSet[BatchJob] = weakref.WeakSet()
 
 
 class RetryPolicy:
@@ -99,7 +97,7 @@ class BatchJob:
         self.client = BatchJobClient(self._job_id, self.cancel)
 
     def start(self) -> None:
-        _running.add(self)
+        add_running_job(self)
         self._started_ms = self._clock.now_ms()
         self._thread.start()
 
@@ -112,7 +110,7 @@ class BatchJob:
             self._sc.cancelJobGroup(self._group)
 
     @property
-    def alive(self) -> bool:
+    def running(self) -> bool:
         return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> None:
@@ -201,15 +199,3 @@ class BatchJob:
     def _changed(self, status: JobStatus) -> None:
         self.client.changed(status, self._run_number, self._clock.now_ms())
         log.info("job %s (%s) is %s", self._plan.graph.name, self._job_id, status.name)
-
-
-def batch_jobs_are_running() -> bool:
-    return any(job.alive for job in list(_running))
-
-
-@atexit.register
-def _cancel_at_exit() -> None:
-    for job in list(_running):
-        if job.alive:
-            job.cancel()
-            job.join(5)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError, JobGraphError
 from tidegate.common.watermark_strategy import WatermarkKind
-from tidegate.contracts.connectors import Boundedness
+from tidegate.graph.boundedness import unbounded_sources
 from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import AssignTimestampsSpec, AsyncSpec, ReduceSpec, SourceSpec
 from tidegate.spark.batch.blocks import MAX_CONSUMERS, NO_GROUP
@@ -91,16 +91,6 @@ class BatchPlan:
     def ends(self) -> list[int]:
         """The vertices that nobody reads: the report comes out of these."""
         return [i for i, readers in enumerate(self.consumers) if not readers]
-
-
-def unbounded_sources(graph: JobGraph) -> list[str]:
-    """Their names."""
-    found = []
-    for vertex in graph.vertices:
-        spec = vertex.operators[0].spec
-        if isinstance(spec, SourceSpec) and spec.source.boundedness is not Boundedness.BOUNDED:
-            found.append(vertex.operators[0].name)
-    return found
 
 
 def check_bounded(graph: JobGraph) -> None:

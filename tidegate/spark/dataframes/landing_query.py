@@ -13,7 +13,7 @@ from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.spark.dataframes.landing import land
 from tidegate.spark.dataframes.staged_batches import QueryFailure, StagedBatches
 from tidegate.spark.dataframes.staging import spark_path
-from tidegate.spark.streaming.gang import summarize
+from tidegate.spark.spark_errors import summarize
 
 if TYPE_CHECKING:
     import pyarrow as pa

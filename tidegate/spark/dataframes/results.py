@@ -7,6 +7,7 @@ and as often as, somebody asks the DataFrame something.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import pickle
 from collections.abc import Iterator
@@ -154,8 +155,7 @@ def _lazy(
     collect = SinkTransformation("DataFrame", SinkSpec(CollectSink(stream.get_name())), (stream._transformation,))
     graph = build_job_graph([collect], environment._graph_settings(), WHERE, environment._job_id()).job_graph
     check_picklable(graph)
-    files = [*environment._python_files, *options.read(configuration, options.PYTHON_FILES)]
-    blocks = collected_rdd(graph, configuration, session, files, environment._worker_files)
+    blocks = collected_rdd(dataclasses.replace(environment._submission(graph), session=session))
     for transformation in upstream:  # they are the DataFrame's now, and no part of the next job unless it uses them
         if isinstance(transformation, OperatorTransformation):
             environment._remove_operator(transformation)

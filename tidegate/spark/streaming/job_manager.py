@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import math
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import zmq
 from pyspark.sql import SparkSession
 
-from tidegate.common.errors import SnapshotError, check_internal
+from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.preparation import PreparedJob
+from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.instructions import (
     CancelGang,
@@ -54,20 +53,12 @@ from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
 from tidegate.taskmanager.clock import SystemClock
-from tidegate.taskmanager.deployment import RuntimeSettings
-from tidegate.web.job_port import JobPort
+from tidegate.web.job_port import JobPort, RestSettings
 
 log = logging.getLogger("tidegate.jobmanager")
 
 _MAX_WAIT_MS = 1000.0
 _STORAGE_HEARTBEAT_MS = 10_000.0
-_running: weakref.WeakSet[JobManager] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class RestSettings:
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: any free one
 
 
 class JobManager(InstructionCarrier):
@@ -77,22 +68,18 @@ class JobManager(InstructionCarrier):
         self,
         *,
         session: SparkSession,
-        master: JobMaster,
-        job_id: JobID,
-        job_name: str,
-        settings: RuntimeSettings,
+        job: PreparedJob,
         bundle: CodeBundle,
-        storage: CheckpointStorage | None,
         savepoint_directory: str | None = None,
         rest: RestSettings | None = None,
     ) -> None:
         self._session = session
-        self._master = master
-        self._job_id = job_id
-        self._job_name = job_name
-        self._settings = settings
+        self._master = master = job.master
+        self._job_id = job_id = JobID.from_hex(job.graph.job_id)
+        self._job_name = job_name = job.graph.name
+        self._settings = job.settings
         self._bundle = bundle
-        self._storage = storage
+        self._storage = job.storage
         self._clock = SystemClock()
         self._events: deque[Callable[[float], list[Instruction]]] = deque()
         self._waker = Waker()
@@ -102,13 +89,13 @@ class JobManager(InstructionCarrier):
         self._thread = threading.Thread(target=self._run, name=f"tidegate-jobmanager-{job_id}", daemon=True)
         self._observer = JobObserver(master)
         self._savepoints = SavepointRequests(
-            master, str(job_id), storage, savepoint_directory, self._post, lambda work: self._on_helper(work)
+            master, str(job_id), job.storage, savepoint_directory, self._post, lambda work: self._on_helper(work)
         )
         self.client = SparkJobClient(
             job_id,
             self._observer,
             self._savepoints,
-            cancel=lambda: self._post(master.on_cancel),
+            cancel=self.cancel,
             results_taken=lambda op, subtask, seq: self._post(
                 lambda now: master.on_results_taken(op, subtask, seq, now)
             ),
@@ -138,10 +125,18 @@ class JobManager(InstructionCarrier):
         self._address = f"tcp://{host}:{port}"
         # One thread: what is written and what is deleted keep their order.
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="tidegate-metadata")
-        _running.add(self)
+        add_running_job(self)
         self._thread.start()
         if self._port is not None:
             self._port.open()
+
+    # ------------------------------------------------------------ RunningJob
+    @property
+    def running(self) -> bool:
+        return self._ended is None and self._thread.is_alive()
+
+    def cancel(self) -> None:
+        self._post(self._master.on_cancel)
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -163,9 +158,8 @@ class JobManager(InstructionCarrier):
             self.client.broken(error)
         finally:
             self._helper.shutdown(wait=True)
-            if self._storage is not None:
-                with contextlib.suppress(Exception):
-                    self._storage.close()
+            with contextlib.suppress(Exception):
+                self._storage.close()
             self._router.close()
             self._authenticator.stop()
             self._context.destroy(linger=500)
@@ -197,7 +191,7 @@ class JobManager(InstructionCarrier):
             deadline = self._master.next_deadline()
             if deadline is not None and deadline <= now:
                 self.carry_out(self._master.on_tick(now))
-            if self._storage is not None and now >= next_storage_heartbeat:
+            if now >= next_storage_heartbeat:
                 next_storage_heartbeat = now + _STORAGE_HEARTBEAT_MS
                 self._on_helper(partial(self._storage.heartbeat, now))
 
@@ -240,7 +234,6 @@ class JobManager(InstructionCarrier):
 
     def write_metadata(self, instruction: WriteMetadata) -> None:
         metadata = instruction.metadata
-        check_internal(self._storage is not None, "metadata of a checkpoint is to be written without a storage")
 
         def write(storage: CheckpointStorage) -> None:
             error: str | None = None
@@ -288,8 +281,7 @@ class JobManager(InstructionCarrier):
     # ------------------------------------------------------------ the helper thread
     def _in_order(self, work: Callable[[CheckpointStorage], object]) -> None:
         """On the helper thread, behind everything that was asked for before."""
-        if self._storage is not None:
-            self._on_helper(partial(work, self._storage))
+        self._on_helper(partial(work, self._storage))
 
     def _on_helper(self, work: Callable[[], object]) -> None:
         try:
@@ -315,22 +307,8 @@ def _delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float, _: Ch
         log.warning("%s", problem)
 
 
-def jobs_are_running() -> bool:
-    """Whether this program runs a job right now."""
-    return any(manager._ended is None and manager._thread.is_alive() for manager in list(_running))
-
-
 def _driver_host(session: SparkSession) -> str:
     """Loopback when all workers are on this machine; otherwise where Spark's executors reach the driver."""
     if (session.sparkContext.master or "").startswith("local"):
         return "127.0.0.1"
     return str(session.sparkContext.getConf().get("spark.driver.host"))
-
-
-@atexit.register
-def _cancel_at_exit() -> None:
-    """The program ends while jobs run: their JobManager ends with it, so do they."""
-    for manager in list(_running):
-        if manager._ended is None and manager._thread.is_alive():
-            manager.client.cancel()
-            manager.join(5)

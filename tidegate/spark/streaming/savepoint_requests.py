@@ -23,7 +23,7 @@ class SavepointRequests:
         self,
         master: JobMaster,
         job_id: str,
-        storage: CheckpointStorage | None,
+        storage: CheckpointStorage,
         default_directory: str | None,
         post: Callable[[Event], None],
         on_helper: Callable[[Callable[[], None]], None],
@@ -66,13 +66,11 @@ class SavepointRequests:
         storage, where = self._storage, directory
 
         def prepare() -> None:
-            target = ""
-            if storage is not None:
-                try:
-                    target = new_savepoint(storage.worker_storage().savepoint_files, where, self._job_id)
-                except Exception as error:
-                    self._fail(number, error)
-                    return
+            try:
+                target = new_savepoint(storage.worker_storage().savepoint_files, where, self._job_id)
+            except Exception as error:
+                self._fail(number, error)
+                return
             self._post(event(number, target))
 
         try:

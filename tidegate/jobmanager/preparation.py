@@ -1,4 +1,4 @@
-"""From a job graph to a running job: every check that can be made before the gang starts is made here."""
+"""From a job graph to a JobMaster that can be started: every check that needs no Spark is made here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import dataclasses
 import logging
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import cloudpickle
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.job_id import JobID
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.common.worker_files import WorkerFiles
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
@@ -27,11 +25,6 @@ from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import make_restart_strategy
 from tidegate.jobmanager.state_assignment import StateAssigner, adopt_max_parallelism
 from tidegate.network.elements import Alignment
-from tidegate.spark.code_bundle import CodeBundle
-from tidegate.spark.session import check_slots, obtain_session
-from tidegate.spark.streaming.job_client import SparkJobClient
-from tidegate.spark.streaming.job_manager import JobManager, RestSettings, jobs_are_running
-from tidegate.spark.worker_files import distribute
 from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage import compression
 from tidegate.storage.checkpoint_storage import CheckpointStorage
@@ -41,9 +34,6 @@ from tidegate.storage.metadata import read_metadata
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.deployment import RuntimeSettings, SlotPlan
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 log = logging.getLogger("tidegate.jobmanager")
 
 
@@ -51,55 +41,19 @@ log = logging.getLogger("tidegate.jobmanager")
 class PreparedJob:
     """A job that has passed every check that needs no Spark. Its storage is open: `discard` it, or run it."""
 
+    graph: JobGraph  # with the max parallelism of the snapshot that the job starts from
     master: JobMaster
     settings: RuntimeSettings
     storage: CheckpointStorage
 
     def discard(self) -> None:
+        """The job is not run after all. Not after it was handed to somebody who runs it."""
         self.storage.close()
 
 
-def submit_job(
-    graph: JobGraph,
-    configuration: Configuration,
-    spark: SparkSession | None = None,
-    python_files: list[str] | None = None,
-    worker_files: WorkerFiles | None = None,
-) -> SparkJobClient:
-    """Start the job and return its client. Raises, with nothing left behind, when the job cannot be started."""
-    files = WorkerFiles() if worker_files is None else worker_files
-    job = prepare_job(graph, configuration, files)
-    try:
-        busy = jobs_are_running() or _batch_jobs_are_running()
-        session = obtain_session(configuration, spark, graph.num_slots, busy=busy)
-        check_slots(session, graph.num_slots)
-        distribute(session, files)
-        manager = JobManager(
-            session=session,
-            master=job.master,
-            job_id=JobID.from_hex(graph.job_id),
-            job_name=graph.name,
-            settings=job.settings,
-            bundle=CodeBundle.collect(python_files or []),
-            storage=job.storage,
-            savepoint_directory=options.read(configuration, options.SAVEPOINT_DIR),
-            rest=rest_settings(configuration),
-        )
-        manager.start()
-    except BaseException:
-        job.discard()
-        raise
-    return manager.client
-
-
-def _batch_jobs_are_running() -> bool:
-    from tidegate.spark.batch.job import batch_jobs_are_running
-
-    return batch_jobs_are_running()
-
-
 def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: WorkerFiles | None = None) -> PreparedJob:
-    """Everything but Spark. Raises, with nothing left behind, when the job cannot be started."""
+    """Settings, storage, restore point, coordinator and JobMaster of a job whose graph has its splits. Raises, with
+    nothing left behind, when the job cannot be started."""
     checkpoints = CheckpointSettings.from_configuration(configuration)
     for warning in checkpoints.warnings if checkpoints is not None else ():
         log.warning("job %s: %s", graph.name, warning)
@@ -132,10 +86,11 @@ def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: Wor
     except BaseException:
         storage.close()
         raise
-    return PreparedJob(master, settings, storage)
+    return PreparedJob(graph, master, settings, storage)
 
 
 def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettings | None) -> RuntimeSettings:
+    """What the operators of a job have to know of its configuration. `checkpoints`: None when it takes none."""
     incremental = options.read(configuration, options.INCREMENTAL)
     return RuntimeSettings(
         batch_size=options.read(configuration, options.NETWORK_BATCH_SIZE),
@@ -155,14 +110,6 @@ def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettin
         watermark_interval_ms=options.read(configuration, options.AUTO_WATERMARK_INTERVAL),
         job_parameters=dict(options.read(configuration, options.GLOBAL_JOB_PARAMETERS) or {}),
         class_mapping=dict(options.read(configuration, options.STATE_CLASS_MAPPING) or {}),
-    )
-
-
-def rest_settings(configuration: Configuration) -> RestSettings | None:
-    if not options.read(configuration, options.REST_ENABLED):
-        return None
-    return RestSettings(
-        options.read(configuration, options.REST_BIND_ADDRESS), options.read(configuration, options.REST_PORT)
     )
 
 

@@ -1,0 +1,49 @@
+"""The jobs that this program runs right now, whatever the runtime. They end with the program."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import Protocol, TypeVar
+
+_AT_EXIT_S = 5.0  # how long the end of the program waits for each job
+
+
+class RunningJob(Protocol):
+    @property
+    def running(self) -> bool:
+        """Whether the job has not come to its end yet."""
+
+    def cancel(self) -> None:
+        """Ask it to end; it may have ended already."""
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+
+
+J = TypeVar("J", bound=RunningJob)
+
+_started: weakref.WeakSet[RunningJob] = weakref.WeakSet()
+
+
+def add_running_job(job: RunningJob) -> None:
+    """Before the job starts."""
+    _started.add(job)
+
+
+def running_jobs_of(kind: type[J]) -> list[J]:
+    """The jobs of one runtime, in no particular order."""
+    return [job for job in list(_started) if isinstance(job, kind) and job.running]
+
+
+def jobs_are_running() -> bool:
+    return any(job.running for job in list(_started))
+
+
+@atexit.register
+def _cancel_at_exit() -> None:
+    """A job's driver side ends with the program, so the job ends too."""
+    for job in list(_started):
+        if job.running:
+            job.cancel()
+            job.join(_AT_EXIT_S)

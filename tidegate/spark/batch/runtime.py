@@ -1,0 +1,41 @@
+"""The BATCH runtime: a bounded job as ordinary Spark stages."""
+
+from __future__ import annotations
+
+import logging
+
+from tidegate.common import options
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.job_client import JobClient
+from tidegate.graph.driver_sides import StartingJob
+from tidegate.jobmanager.running_jobs import jobs_are_running
+from tidegate.jobmanager.runtime import Runtime, Submission
+from tidegate.spark.batch.compilation import plan_configured, width, with_splits
+from tidegate.spark.batch.job import BatchJob
+from tidegate.spark.batch.job_savepoint import planned_savepoint
+from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.session import obtain_session
+from tidegate.spark.worker_files import distribute
+from tidegate.taskmanager.clock import SystemClock
+
+log = logging.getLogger("tidegate.batch")
+
+
+class BatchRuntime(Runtime):
+    def _start(self, submission: Submission, starting: StartingJob) -> JobClient:
+        configuration, files = submission.configuration, submission.files
+        if options.read(configuration, options.RECOVERY_PATH):
+            raise ConfigurationError(
+                f"{options.RECOVERY_PATH.key} is set, but a BATCH job starts from nothing: all its input is there from "
+                "the beginning. Leave it out, or run the job in STREAMING mode"
+            )
+        graph = with_splits(submission.graph)
+        savepoint = planned_savepoint(configuration, SystemClock().now_ms())
+        plan = plan_configured(graph, configuration, files, savepoint)
+        if options.read(configuration, options.CHECKPOINT_INTERVAL):
+            log.info("job %s: there are no checkpoints in BATCH mode, those settings have no effect", graph.name)
+        session = obtain_session(configuration, submission.session, width(graph), busy=jobs_are_running())
+        distribute(session, files)
+        job = BatchJob(session, plan, CodeBundle.collect(files.modules), configuration, savepoint)
+        job.start()
+        return job.client

@@ -1,0 +1,33 @@
+"""What Spark has to say of a failure, made readable."""
+
+from __future__ import annotations
+
+import re
+
+_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
+
+
+def summarize(error: BaseException) -> str:
+    """Spark's story in one line, without Java stack traces."""
+    text = str(error)
+    python = text.partition("An exception was thrown from the Python worker")[2].partition("SQLSTATE")[0]
+    raised = [line.strip() for line in python.splitlines() if _PYTHON_ERROR.match(line)]
+    if raised:
+        hint = (
+            " (is tidegate installed for the Python that Spark's workers use?)"
+            if "ModuleNotFound" in raised[-1]
+            else ""
+        )
+        return f"{raised[-1]}{hint}"[:400]
+    if "Python worker exited unexpectedly" in text:
+        return "a Python worker process exited unexpectedly (it crashed or was killed)"
+    _, found, story = text.partition("Error from python worker:")
+    if found:  # it did not even start: what it wrote before it died, then Spark's Python path
+        said = [line.strip() for line in story.partition("PYTHONPATH was:")[0].splitlines() if line.strip()]
+        return f"Python worker processes could not be started: {' '.join(said[-2:]) or 'they wrote nothing'}"[:400]
+    for marker in ("Most recent failure reason: ", "Most recent failure: "):
+        if marker in text:
+            text = text.split(marker, 1)[1]
+            break
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+    return (" ".join(lines[:2]) if lines else type(error).__name__)[:400]

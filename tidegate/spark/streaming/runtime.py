@@ -1,0 +1,41 @@
+"""The STREAMING runtime: one gang of Spark barrier tasks runs the whole graph at once."""
+
+from __future__ import annotations
+
+from tidegate.common import options
+from tidegate.common.job_client import JobClient
+from tidegate.graph.driver_sides import StartingJob
+from tidegate.graph.picklability import check_picklable
+from tidegate.graph.splits import make_splits
+from tidegate.jobmanager.preparation import prepare_job
+from tidegate.jobmanager.running_jobs import jobs_are_running
+from tidegate.jobmanager.runtime import Runtime, Submission
+from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.session import check_slots, obtain_session
+from tidegate.spark.streaming.job_manager import JobManager
+from tidegate.spark.worker_files import distribute
+from tidegate.web.job_port import RestSettings
+
+
+class StreamingRuntime(Runtime):
+    def _start(self, submission: Submission, starting: StartingJob) -> JobClient:
+        graph, configuration, files = make_splits(submission.graph), submission.configuration, submission.files
+        starting.check_start(graph.num_slots)
+        check_picklable(graph)
+        job = prepare_job(graph, configuration, files)
+        try:
+            session = obtain_session(configuration, submission.session, graph.num_slots, busy=jobs_are_running())
+            check_slots(session, graph.num_slots)
+            distribute(session, files)
+            manager = JobManager(
+                session=session,
+                job=job,
+                bundle=CodeBundle.collect(files.modules),
+                savepoint_directory=options.read(configuration, options.SAVEPOINT_DIR),
+                rest=RestSettings.from_configuration(configuration),
+            )
+            manager.start()
+        except BaseException:
+            job.discard()
+            raise
+        return manager.client
