@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.metric_values import CounterValue, GaugeValue, HistogramValue, MeterValue, MetricValue
 
 _MAX_METER_MARKS = 1024
 
@@ -21,8 +22,8 @@ class Metric(abc.ABC):
     """Base of all metrics."""
 
     @abc.abstractmethod
-    def values(self, name: str) -> Iterator[tuple[str, float]]:
-        """The figures that are reported, by name."""
+    def value(self) -> MetricValue | None:
+        """What is reported; None when there is nothing to report now."""
 
 
 M = TypeVar("M", bound=Metric)
@@ -41,8 +42,8 @@ class Counter(Metric):
     def get_count(self) -> int:
         return self._count
 
-    def values(self, name: str) -> Iterator[tuple[str, float]]:
-        yield name, float(self._count)
+    def value(self) -> CounterValue:
+        return CounterValue(self._count)
 
 
 class Gauge(Metric):
@@ -54,12 +55,11 @@ class Gauge(Metric):
     def get_value(self) -> Any:
         return self._get()
 
-    def values(self, name: str) -> Iterator[tuple[str, float]]:
+    def value(self) -> GaugeValue | None:
         try:
-            value = float(self._get())
+            return GaugeValue(float(self._get()))
         except Exception:  # a gauge that has no number right now must not fail the job
-            return
-        yield name, value
+            return None
 
 
 class Meter(Metric):
@@ -91,9 +91,8 @@ class Meter(Metric):
         passed = min(max(now - self._began, self._slice), self._span)
         return (self._count - self._marks[0][1]) / passed
 
-    def values(self, name: str) -> Iterator[tuple[str, float]]:
-        yield name, float(self._count)
-        yield f"{name}.rate", self.get_rate()
+    def value(self) -> MeterValue:
+        return MeterValue(self._count, self.get_rate())
 
 
 class Distribution(Metric):
@@ -111,13 +110,10 @@ class Distribution(Metric):
         self._min = value if self._min is None else min(self._min, value)
         self._max = value if self._max is None else max(self._max, value)
 
-    def values(self, name: str) -> Iterator[tuple[str, float]]:
-        yield f"{name}.count", float(self._count)
-        if self._min is not None and self._max is not None:
-            yield f"{name}.sum", float(self._sum)
-            yield f"{name}.min", float(self._min)
-            yield f"{name}.max", float(self._max)
-            yield f"{name}.mean", self._sum / self._count
+    def value(self) -> HistogramValue:
+        if self._min is None or self._max is None:
+            return HistogramValue(self._count)
+        return HistogramValue(self._count, float(self._sum), float(self._min), float(self._max))
 
 
 class MetricGroup:
@@ -160,10 +156,12 @@ class MetricGroup:
         """The full name under which a metric of this group is reported."""
         return delimiter.join((*self._scope, metric_name))
 
-    def values(self) -> Iterator[tuple[str, float]]:
-        """Everything in this group and below, by full name."""
+    def values(self) -> Iterator[tuple[tuple[str, ...], str, MetricValue]]:
+        """Everything in this group and below: scope, name and value."""
         for name, metric in list(self._metrics.items()):
-            yield from metric.values(self.get_metric_identifier(name))
+            value = metric.value()
+            if value is not None:
+                yield self._scope, name, value
         for group in list(self._groups.values()):
             yield from group.values()
 

@@ -319,7 +319,7 @@ class DataStream(OperatorSettings):
                 client.cancel().result()
                 client.get_job_execution_result().result()  # until its slots are free
 
-        iterator = CloseableIterator(iter(client.collect_results()), cancel)  # type: ignore[attr-defined]
+        iterator = CloseableIterator(iter(client.collect_results()), cancel)
         if limit is None:
             return iterator
         with iterator:

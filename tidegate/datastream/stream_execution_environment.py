@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tidegate.common.job_execution_result import JobExecutionResult
     from tidegate.datastream.cached_stream import CachedDataStream
     from tidegate.graph.job_graph import JobGraph
+    from tidegate.jobmanager.published_client import PublishedJobClient
 
 DEFAULT_JOB_NAME = "Tidegate Streaming Job"
 
@@ -400,7 +401,7 @@ class StreamExecutionEnvironment(WorkerSettings):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _submit(self, job_name: str | None) -> JobClient:
+    def _submit(self, job_name: str | None) -> PublishedJobClient:
         """Over to the runtime. What was built is forgotten once the job is accepted."""
         if self._closed:
             raise ConfigurationError("this execution environment was closed; get a new one to run a job")

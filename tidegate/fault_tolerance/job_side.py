@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
 from tidegate.common.job_status import JobStatus
-from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord
+from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
 from tidegate.fault_tolerance.recovery_points import Refusal, RestorePoint
 from tidegate.protocol.instructions import Instruction
 from tidegate.protocol.messages import FailureInfo, FaultToleranceMessage, MasterToSlot
@@ -70,14 +70,6 @@ class FinishAttempt:
 
 Outcome = TellSlots | FailAttempt | FinishAttempt | Instruction
 """What a model answers: three things for the JobMaster, and instructions that it hands to the host as they are."""
-
-
-@dataclass(frozen=True)
-class FaultToleranceView:
-    """What observers may know; a copy that nobody changes."""
-
-    checkpoints: tuple[CheckpointRecord, ...] = ()  # the latest, oldest first
-    restores: tuple[tuple[CheckpointId, float], ...] = ()  # the latest, oldest first: (checkpoint, ms since the epoch)
 
 
 class JobFaultTolerance(ABC):
@@ -155,7 +147,9 @@ class JobFaultTolerance(ABC):
 
     # ------------------------------------------------------------ seen from outside
     @abstractmethod
-    def view(self) -> FaultToleranceView: ...
+    def view(self) -> CheckpointsView:
+        """An immutable value for the published view of the job. Asked for some times a second: what does not change any
+        more is not made again."""
 
     @abstractmethod
     def check_invariants(self) -> None:

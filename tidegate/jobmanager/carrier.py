@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import assert_never
 
 from tidegate.protocol.instructions import (
@@ -30,7 +30,7 @@ class InstructionCarrier(ABC):
     `carry_out` takes the instructions of one event, in order. A host that does nothing about an instruction has to say
     so in a method: none is ignored by accident, and a new instruction does not type-check before all hosts know it."""
 
-    def carry_out(self, instructions: Iterable[Instruction]) -> None:
+    def carry_out(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
                 case Send():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, SlotIndex, SubtaskIndex, VertexId
+from tidegate.common.metric_values import MetricReport
 from tidegate.graph.job_graph import JobGraph
 from tidegate.protocol.messages import Register
 
@@ -30,7 +31,7 @@ class Member:
     pid: int
     data_address: str
     last_heard_ms: float
-    metrics: dict[str, float] = field(default_factory=dict)  # of its latest heartbeat
+    metrics: tuple[MetricReport, ...] = ()  # of its latest heartbeat
     accumulators: bytes = b""  # likewise
 
     def describe(self) -> str:
@@ -84,7 +85,7 @@ class Gang:
         if member is not None:
             member.last_heard_ms = now_ms
 
-    def report(self, slot: SlotIndex, metrics: dict[str, float], accumulators: bytes) -> None:
+    def report(self, slot: SlotIndex, metrics: tuple[MetricReport, ...], accumulators: bytes) -> None:
         """What a worker tells of itself; b"" for accumulators that are too large to be told."""
         member = self.members.get(slot)
         if member is not None:

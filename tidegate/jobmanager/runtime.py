@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.common.configuration import Configuration
-from tidegate.common.job_client import JobClient
 from tidegate.common.worker_files import WorkerFiles
 from tidegate.graph.driver_sides import StartingJob, starting_job
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.published_client import PublishedJobClient
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Submission:
 class Runtime(abc.ABC):
     """Holds no jobs: every call of `submit` is on its own."""
 
-    def submit(self, submission: Submission) -> JobClient:
+    def submit(self, submission: Submission) -> PublishedJobClient:
         """Start the job and return at once. Raises, with nothing left behind, when it cannot be started; sources that
         keep something on the driver are told in both cases."""
         with starting_job(submission.graph) as starting:
@@ -39,5 +39,5 @@ class Runtime(abc.ABC):
         return client
 
     @abc.abstractmethod
-    def _start(self, submission: Submission, starting: StartingJob) -> JobClient:
+    def _start(self, submission: Submission, starting: StartingJob) -> PublishedJobClient:
         """Make the splits, check all that can be checked, and run the job on threads of its own."""

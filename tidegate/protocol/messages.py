@@ -18,6 +18,7 @@ import enum
 import msgspec
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex, VertexId
+from tidegate.common.metric_values import MetricReport
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.storage.handles import TaskSnapshot
 
@@ -60,7 +61,7 @@ class SlotHeartbeat(Message, frozen=True):
     """Sent by a helper thread, so slow user code is not taken for a dead worker."""
 
     slot: SlotIndex
-    metrics: dict[str, float] = {}
+    metrics: tuple[MetricReport, ...] = ()
     accumulators: bytes = b""  # `common.accumulators.dump`, as of a moment ago; b"" when they are too large for this
 
 
@@ -76,7 +77,7 @@ class SlotFinished(Message, frozen=True):
 
     slot: SlotIndex
     accumulators: bytes = b""  # `common.accumulators.dump`
-    metrics: dict[str, float] = {}
+    metrics: tuple[MetricReport, ...] = ()
 
 
 class WatermarkReport(Message, frozen=True):

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
 from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.serialization import Element, deserialize, serialize
@@ -71,7 +72,8 @@ class SlotRuntime:
         for task in reversed(self.tasks):
             task.chain.open()
         self._alignment = SourceAlignment([t.chain.source for t in self.tasks if t.chain.source is not None])
-        self.report.watch([operator.context for task in self.tasks for operator in task.chain.operators])
+        for task in self.tasks:
+            self.report.watch(task.vertex.vertex_id, [operator.context for operator in task.chain.operators])
         self._host.send_to_master(SlotReady(attempt=self._attempt, slot=self._slot))
 
     # ------------------------------------------------------------ messages and frames
@@ -239,10 +241,8 @@ class SlotRuntime:
             check_internal(task.at_rest, f"{task.name} is told to finish in state {task.state}")
             task.close()
         self.finished = True
-        metrics, accumulators = self.report.final()
-        finished = SlotFinished(
-            attempt=self._attempt, slot=self._slot, accumulators=accumulators, metrics={**self.metrics, **metrics}
-        )
+        accumulators = self.report.final()
+        finished = SlotFinished(attempt=self._attempt, slot=self._slot, accumulators=accumulators, metrics=self.metrics)
         self._host.send_to_master(finished)
 
     def close(self) -> None:
@@ -252,10 +252,12 @@ class SlotRuntime:
                 task.close()
 
     @property
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> tuple[MetricReport, ...]:
         """Read by the control thread too."""
-        read = {f"{t.vertex.vertex_id}.{t.subtask}.records_in": float(t.records_in) for t in self.tasks}
-        return read | self.report.metrics
+        tasks = [
+            MetricReport(t.vertex.vertex_id, t.subtask, NUM_RECORDS_IN, CounterValue(t.records_in)) for t in self.tasks
+        ]
+        return (*tasks, *self.report.metrics)
 
     def check_invariants(self) -> None:
         for output in self.channels.outputs.values():

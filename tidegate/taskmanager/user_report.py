@@ -10,25 +10,24 @@ from collections.abc import Sequence
 
 from tidegate.common.accumulators import dump
 from tidegate.common.errors import SerializationError
+from tidegate.common.ids import VertexId
+from tidegate.common.metric_values import MetricReport
 from tidegate.taskmanager.operator_context import OperatorContext
-
-USER_METRIC = "user."
-"""Prefix of the names of user metrics among the metrics of a slot."""
 
 _MAX_BYTES = 1 << 16  # accumulators that are larger are only sent at the end
 
 
 class UserReport:
     def __init__(self, interval_ms: float) -> None:
-        self._contexts: list[OperatorContext] = []
+        self._watched: list[tuple[VertexId, OperatorContext]] = []
         self._interval = interval_ms
         self._next = 0.0
         self._too_large = False
-        self.metrics: dict[str, float] = {}  # replaced, never changed
+        self.metrics: tuple[MetricReport, ...] = ()  # replaced, never changed
         self.accumulators = b""
 
-    def watch(self, contexts: Sequence[OperatorContext]) -> None:
-        self._contexts += contexts
+    def watch(self, vertex: VertexId, contexts: Sequence[OperatorContext]) -> None:
+        self._watched += [(vertex, context) for context in contexts]
 
     def refresh_if_due(self, now_ms: float) -> None:
         if now_ms >= self._next:
@@ -37,23 +36,28 @@ class UserReport:
             if not self._too_large:
                 self._read_accumulators()
 
-    def final(self) -> tuple[dict[str, float], bytes]:
-        """The last word. Raises SerializationError for accumulators that cannot be sent."""
+    def final(self) -> bytes:
+        """The last word: `metrics` are read once more, and the accumulators are returned. Raises SerializationError for
+        accumulators that cannot be sent."""
         self._read_metrics()
         try:
-            return self.metrics, dump([c.accumulators for c in self._contexts if c.accumulators])
+            return dump([c.accumulators for _, c in self._watched if c.accumulators])
         except Exception as error:
-            names = sorted({name for c in self._contexts for name in c.accumulators})
+            names = sorted({name for _, c in self._watched for name in c.accumulators})
             raise SerializationError(
                 f"the accumulators ({', '.join(names)}) cannot be sent to the driver: {type(error).__name__}: {error}. "
                 "Add only values that can be pickled"
             ) from error
 
     def _read_metrics(self) -> None:
-        self.metrics = {f"{USER_METRIC}{name}": value for c in self._contexts for name, value in c.metrics.values()}
+        self.metrics = tuple(
+            MetricReport(vertex, context.subtask, name, value, context.node.operator_id, scope)
+            for vertex, context in self._watched
+            for scope, name, value in context.metrics.values()
+        )
 
     def _read_accumulators(self) -> None:
-        parts = [c.accumulators for c in self._contexts if c.accumulators]
+        parts = [c.accumulators for _, c in self._watched if c.accumulators]
         if not parts:
             return
         try:

@@ -20,7 +20,7 @@ from tidegate.datastream import MapFunction, RuntimeContext, RuntimeExecutionMod
 from tidegate.datastream.connectors import NumberSequenceSource
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
 from tidegate.graph.chaining import build_job_graph
-from tidegate.spark.batch.progress import ProgressLine, progress_text
+from tidegate.spark.batch.progress import StageWatch, progress_text
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -152,8 +152,10 @@ def test_the_line_of_progress() -> None:
             return Tracker()
 
     terminal, file = Terminal(), io.StringIO()
+    published: list[Any] = []
     for stream in (terminal, file):
-        with ProgressLine(Context(), "group", stream):
+        with StageWatch(Context(), "group", published.append, stream):
             pass
+    assert published == [(), ()]
     assert terminal.getvalue() == "\r\x1b[K"
     assert file.getvalue() == ""

@@ -9,6 +9,7 @@ from jobmanager_kit import KEYED, Driver, graph, only
 
 from tidegate.common.ids import AttemptNumber, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
+from tidegate.common.metric_values import CounterValue, MetricReport
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.protocol.instructions import CancelGang, DeliverResults, JobEnded, Log, Send, SubmitGang
@@ -23,6 +24,8 @@ from tidegate.protocol.messages import (
     Start,
     TaskEndOfData,
 )
+
+METRIC = MetricReport(0, 0, "numRecordsIn", CounterValue(1))
 
 
 def running(restarts: int = 0, delay: float = 0.0) -> Driver:
@@ -324,12 +327,12 @@ def test_a_silent_worker_fails_the_attempt_and_is_named() -> None:
     driver = running()
     for _ in range(8):
         driver.now += 1_000
-        driver.tell(SlotHeartbeat(attempt=driver.attempt, slot=0, metrics={"records": 1.0}))
+        driver.tell(SlotHeartbeat(attempt=driver.attempt, slot=0, metrics=(METRIC,)))
         driver.do(driver.master.on_tick)
     assert driver.master.status is JobStatus.FAILING
     summary = driver.master.failures[0].failure.summary
     assert summary == "worker of slot 1 (h, pid 101) has not answered for 8 s"
-    assert driver.master.members[0].metrics == {"records": 1.0}
+    assert driver.master.members[0].metrics == (METRIC,)
 
 
 def test_a_pause_of_the_master_itself_is_not_blamed_on_the_workers() -> None:

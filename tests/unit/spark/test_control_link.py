@@ -10,11 +10,14 @@ import pytest
 import zmq
 
 from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.common.metric_values import CounterValue, MetricReport
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.messages import Leave, MasterToSlot, SlotHeartbeat, decode_from_slot, encode
 from tidegate.spark.streaming import control_link
 from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.taskmanager.clock import SystemClock
+
+METRIC = MetricReport(0, 0, "numRecordsIn", CounterValue(1))
 
 
 class Master:
@@ -42,7 +45,7 @@ class Master:
             slot=SlotIndex(3),
             clock=SystemClock(),
             deliver=self.delivered.append,
-            metrics=lambda: {"x": 1.0},
+            metrics=lambda: (METRIC,),
             **{**times, **settings},
         )
         link.start()
@@ -93,7 +96,7 @@ def test_heartbeats_go_out_at_their_interval(master: Master) -> None:
     master.link(heartbeat_interval_ms=20)
     began = time.monotonic()
     beats = [master.receive() for _ in range(5)]
-    assert beats == [SlotHeartbeat(attempt=AttemptNumber(0), slot=SlotIndex(3), metrics={"x": 1.0})] * 5
+    assert beats == [SlotHeartbeat(attempt=AttemptNumber(0), slot=SlotIndex(3), metrics=(METRIC,))] * 5
     assert time.monotonic() - began >= 0.08
 
 

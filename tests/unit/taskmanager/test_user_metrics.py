@@ -23,12 +23,12 @@ from tidegate.common.accumulators import (
     merge_all,
 )
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.job_id import JobID
+from tidegate.common.metric_values import CounterValue, HistogramValue
 from tidegate.datastream import MapFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
+from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.metrics import Counter, Distribution, Meter, MetricGroup
 from tidegate.spark.streaming.job_client import SparkJobClient
-from tidegate.spark.streaming.job_observer import JobObserver
 
 
 class Measured(MapFunction):
@@ -58,9 +58,10 @@ class Measured(MapFunction):
 
 def client_of(job: InProcessJob) -> SparkJobClient:
     nobody: Any = None
+    publisher = JobPublisher(job.graph, "STREAMING", job.graph.num_slots, 0.0)
+    MasterPublisher(publisher, job.graph, job.master).publish(job.clock.now)
     return SparkJobClient(
-        JobID.from_hex(job.graph.job_id),
-        JobObserver(job.master),
+        publisher,
         savepoints=nobody,
         cancel=nobody,
         results_taken=nobody,
@@ -179,7 +180,10 @@ def test_a_group_gives_the_same_metric_for_the_same_name() -> None:
     assert below.get_metric_identifier("m") == "op.0.key.value.m"
     assert below.get_scope_components() == ["op", "0", "key", "value"]
     assert isinstance(below.distribution("d"), Distribution)
-    assert dict(group.values()) == {"op.0.c": 4.0, "op.0.key.value.d.count": 0.0}
+    assert list(group.values()) == [
+        (("op", "0"), "c", CounterValue(4)),
+        (("op", "0", "key", "value"), "d", HistogramValue(0)),
+    ]
     with pytest.raises(ConfigurationError, match=r"'op\.0\.c' is a Counter, and was asked for as a Meter"):
         group.meter("c")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import assert_never
 
@@ -10,9 +9,9 @@ from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
+from tidegate.fault_tolerance.checkpoint_view import CheckpointsView, CheckpointViews
 from tidegate.fault_tolerance.job_side import (
     FailAttempt,
-    FaultToleranceView,
     FinishAttempt,
     JobFaultTolerance,
     Outcome,
@@ -35,6 +34,7 @@ class BarrierCheckpoints(JobFaultTolerance):
     def __init__(self, coordinator: CheckpointCoordinator, initial: RestorePoint | None = None) -> None:
         self.coordinator = coordinator
         self._points = RecoveryPoints(initial, coordinator.store)
+        self._views = CheckpointViews()
 
     # ------------------------------------------------------------ what attempts start from
     def restore_point(self) -> RestorePoint | None:
@@ -129,11 +129,8 @@ class BarrierCheckpoints(JobFaultTolerance):
         return self.coordinator.on_stop_request(request_id, drain, target, now_ms)
 
     # ------------------------------------------------------------ seen from outside
-    def view(self) -> FaultToleranceView:
-        stats = self.coordinator.stats
-        return FaultToleranceView(
-            tuple(dataclasses.replace(r, subtasks=dict(r.subtasks)) for r in stats.history), tuple(stats.restored)
-        )
+    def view(self) -> CheckpointsView:
+        return self._views.of(self.coordinator.stats)
 
     def check_invariants(self) -> None:
         self.coordinator.check_invariants()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tidegate.common.errors import InternalError, check_internal
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_status import JobStatus
-from tidegate.fault_tolerance.job_side import FailAttempt, FaultToleranceView, FinishAttempt, JobFaultTolerance, Outcome
+from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
+from tidegate.fault_tolerance.job_side import FailAttempt, FinishAttempt, JobFaultTolerance, Outcome
 from tidegate.fault_tolerance.recovery_points import RecoveryPoints, Refusal, RestorePoint
 from tidegate.protocol.instructions import CheckpointRequestDone, Instruction
 from tidegate.protocol.messages import FailureInfo, FaultToleranceMessage
@@ -77,8 +78,8 @@ class NoFaultTolerance(JobFaultTolerance):
     def on_stop_request(self, request_id: int, drain: bool, target: str, now_ms: float) -> list[Outcome]:
         return [CheckpointRequestDone(request_id, None, _REFUSED)]
 
-    def view(self) -> FaultToleranceView:
-        return FaultToleranceView()
+    def view(self) -> CheckpointsView:
+        return CheckpointsView()
 
     def check_invariants(self) -> None:
         """There is nothing that could be broken."""

@@ -21,16 +21,17 @@ from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.jobmanager.failure_history import FailureHistory
+from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
 from tidegate.jobmanager.restart_strategies import FixedDelay, GiveUp, RestartStrategy, make_restart_strategy
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.protocol.instructions import JobEnded
 from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.batch.client import BatchJobClient
 from tidegate.spark.batch.commits import commit_all, discard_leftovers
-from tidegate.spark.batch.compilation import CompiledJob, compile_job
+from tidegate.spark.batch.compilation import CompiledJob, compile_job, width
 from tidegate.spark.batch.job_savepoint import complete_savepoint, discard_savepoint
 from tidegate.spark.batch.plan import BatchPlan, SavepointPlan
-from tidegate.spark.batch.progress import ProgressLine
+from tidegate.spark.batch.progress import StageWatch
 from tidegate.spark.batch.remaining_tasks import tasks_are_gone
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
@@ -38,6 +39,8 @@ from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.spark_errors import summarize
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
+from tidegate.web.job_control import ClientPort
+from tidegate.web.job_port import RestSettings
 
 log = logging.getLogger("tidegate.batch")
 
@@ -94,12 +97,15 @@ class BatchJob:
         self._cancelled = threading.Event()
         self._committing = False
         self._thread = threading.Thread(target=self._run, name=f"tidegate-batch-{self._job_id}", daemon=True)
-        self.client = BatchJobClient(self._job_id, self.cancel)
+        self._statuses = StatusHistory()
+        self._publisher = JobPublisher(plan.graph, "BATCH", width(plan.graph), self._clock.now_ms())
+        self.client = BatchJobClient(self._publisher, self.cancel)
+        self._port = ClientPort(self.client, RestSettings.from_configuration(configuration))
 
     def start(self) -> None:
         add_running_job(self)
-        self._started_ms = self._clock.now_ms()
         self._thread.start()
+        self._port.open()
 
     def cancel(self) -> None:
         """Without effect once the commits have begun: the job is as good as finished."""
@@ -142,8 +148,9 @@ class BatchJob:
             if self._savepoint is not None and status is not JobStatus.FINISHED:
                 discard_savepoint(self._savepoint)
             self._changed(status)
-            runtime = self._clock.now_ms() - self._started_ms
+            runtime = self._clock.now_ms() - self._publisher.view.started_ms
             end = JobEnded(status, self._failures.entries, self._failures.total, runtime, reason=reason)
+            self._port.close()
             self.client.ended(end, savepoint)
 
     def _until_done(self, compiled: CompiledJob) -> tuple[list[bytes] | None, str]:
@@ -151,7 +158,7 @@ class BatchJob:
         while not self._cancelled.is_set():
             self._sc.setLocalProperty(RUN_PROPERTY, str(self._run_number))
             try:
-                with ProgressLine(self._sc, self._group):
+                with StageWatch(self._sc, self._group, lambda stages: self._publisher.update(stages=stages)):
                     return compiled.report.collect(), ""
             except Exception as error:
                 if self._cancelled.is_set():
@@ -194,8 +201,10 @@ class BatchJob:
 
     def _record(self, failure: FailureInfo) -> None:
         self._failures.record(AttemptNumber(self._run_number), failure, self._clock.now_ms())
-        self.client.failed_attempt(self._failures.entries)
+        self._publisher.update(failures=self._failures.entries)
 
     def _changed(self, status: JobStatus) -> None:
-        self.client.changed(status, self._run_number, self._clock.now_ms())
+        attempt = AttemptNumber(self._run_number)
+        self._statuses.add(status, attempt, self._clock.now_ms())
+        self._publisher.update(attempt=attempt, **self._statuses.fields())
         log.info("job %s (%s) is %s", self._plan.graph.name, self._job_id, status.name)

@@ -1,60 +1,85 @@
-"""A line of progress on the terminal while a batch job runs."""
+"""How far a batch job is: its stages, published while it runs, and as a line on the terminal when there is one."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, TextIO
+
+from tidegate.jobmanager.job_view import StageView
 
 _INTERVAL_S = 0.5
 _WIDTH = 30
 
 
-class ProgressLine:
-    """A context manager. Writes nothing when the stream is no terminal."""
+class StageWatch:
+    """A context manager around one run of the job: looks at Spark's stages twice a second on a thread of its own, and
+    once more at the end, and hands them to `publish`. Writes nothing when the stream is no terminal."""
 
-    def __init__(self, sc: Any, group: str, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, sc: Any, group: str, publish: Callable[[tuple[StageView, ...]], None], stream: TextIO | None = None
+    ) -> None:
         self._tracker = sc.statusTracker()
+        self._publish = publish
         self._group = group
         self._stream = sys.stderr if stream is None else stream
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name=f"{group}-progress", daemon=True)
 
-    def __enter__(self) -> ProgressLine:
-        if self._stream.isatty():
-            self._thread = threading.Thread(target=self._run, name=f"{self._group}-progress", daemon=True)
-            self._thread.start()
+    def __enter__(self) -> StageWatch:
+        self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._write("")
+        self._thread.join()
+        self._publish(self._stages())
+        self._write("")
 
     def _run(self) -> None:
         while not self._over.wait(_INTERVAL_S):
-            line = self.line()
+            stages = self._stages()
+            self._publish(stages)
+            line = progress_line(stages)
             if line:
                 self._write(line)
 
-    def line(self) -> str:
-        """The stage that runs, how many of its tasks are done; "" when none runs."""
+    def _stages(self) -> tuple[StageView, ...]:
+        """Of the group's latest job."""
         try:
-            for job in self._tracker.getJobIdsForGroup(self._group):
-                info = self._tracker.getJobInfo(job)
-                stages = [self._tracker.getStageInfo(i) for i in (info.stageIds if info is not None else ())]
-                done = sum(1 for s in stages if s is not None and s.numTasks and s.numCompletedTasks == s.numTasks)
-                for stage in stages:
-                    if stage is not None and stage.numActiveTasks:
-                        return progress_text(stage.name, stage.numCompletedTasks, stage.numTasks, done, len(stages))
+            jobs = self._tracker.getJobIdsForGroup(self._group)
+            info = self._tracker.getJobInfo(max(jobs)) if jobs else None
+            found = [self._tracker.getStageInfo(stage) for stage in (() if info is None else info.stageIds)]
         except Exception:  # the session is gone: there is nothing to show
-            return ""
-        return ""
+            return ()
+        stages = [
+            StageView(
+                stage=stage.stageId,
+                name=stage.name,
+                tasks=stage.numTasks,
+                completed=stage.numCompletedTasks,
+                active=stage.numActiveTasks,
+                failed=stage.numFailedTasks,
+            )
+            for stage in found
+            if stage is not None
+        ]
+        return tuple(sorted(stages, key=lambda stage: stage.stage))
 
     def _write(self, line: str) -> None:
-        self._stream.write(f"\r\x1b[K{line}")
-        self._stream.flush()
+        if self._stream.isatty():
+            self._stream.write(f"\r\x1b[K{line}")
+            self._stream.flush()
+
+
+def progress_line(stages: tuple[StageView, ...]) -> str:
+    """The stage that runs, how many of its tasks are done; "" when none runs."""
+    done = sum(1 for stage in stages if stage.tasks and stage.completed == stage.tasks)
+    for stage in stages:
+        if stage.active:
+            return progress_text(stage.name, stage.completed, stage.tasks, done, len(stages))
+    return ""
 
 
 def progress_text(name: str, completed: int, tasks: int, stages_done: int, stages: int) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import OperatorId
+from tidegate.common.metric_values import NUM_RECORDS_IN, NUM_RECORDS_OUT, CounterValue, MetricReport
 from tidegate.spark.batch.blocks import HEADER_SIZE
 from tidegate.storage.handles import TaskSnapshot
 
@@ -29,7 +30,7 @@ class TaskReport:
     attempt_id: str
     records_in: int
     records_out: int
-    metrics: dict[str, float]
+    metrics: tuple[MetricReport, ...]
     accumulators: bytes
     committables: tuple[tuple[OperatorId, bytes], ...] = ()  # by operator: the pickled list
     snapshot: bytes = b""  # msgpack of a TaskSnapshot
@@ -90,5 +91,14 @@ class JobReport:
     def snapshots(self) -> list[TaskSnapshot]:
         return [msgspec.msgpack.decode(t.snapshot, type=TaskSnapshot) for t in self.in_order() if t.snapshot]
 
-    def metrics(self) -> dict[str, float]:
-        return {name: value for task in self.in_order() for name, value in task.metrics.items()}
+    def metrics(self) -> tuple[MetricReport, ...]:
+        """The records in and out of every task, and the metrics of its functions."""
+        found: list[MetricReport] = []
+        for task in self.in_order():
+            found.append(MetricReport(task.vertex, task.subtask, NUM_RECORDS_IN, CounterValue(task.records_in)))
+            found.append(MetricReport(task.vertex, task.subtask, NUM_RECORDS_OUT, CounterValue(task.records_out)))
+            found += task.metrics
+        return tuple(found)
+
+    def accumulators(self) -> tuple[bytes, ...]:
+        return tuple(task.accumulators for task in self.in_order())

@@ -6,8 +6,8 @@ import logging
 
 from tidegate.common import options
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.job_client import JobClient
 from tidegate.graph.driver_sides import StartingJob
+from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.jobmanager.running_jobs import jobs_are_running
 from tidegate.jobmanager.runtime import Runtime, Submission
 from tidegate.spark.batch.compilation import plan_configured, width, with_splits
@@ -22,7 +22,7 @@ log = logging.getLogger("tidegate.batch")
 
 
 class BatchRuntime(Runtime):
-    def _start(self, submission: Submission, starting: StartingJob) -> JobClient:
+    def _start(self, submission: Submission, starting: StartingJob) -> PublishedJobClient:
         configuration, files = submission.configuration, submission.files
         if options.read(configuration, options.RECOVERY_PATH):
             raise ConfigurationError(

@@ -372,15 +372,15 @@ class BatchTask:
         if self._collected:
             self._report_collected()
         users = UserReport(0.0)
-        users.watch([operator.context for operator in self._chain.operators])
-        metrics, accumulators = users.final()
+        users.watch(self._vertex.vertex_id, [operator.context for operator in self._chain.operators])
+        accumulators = users.final()
         report = TaskReport(
             vertex=self._vertex.vertex_id,
             subtask=self._subtask,
             attempt_id=self._attempt_id,
             records_in=self._records_in,
             records_out=self._out.records,
-            metrics=metrics,
+            metrics=users.metrics,
             accumulators=accumulators,
             committables=committables,
             snapshot=snapshot,

@@ -17,6 +17,7 @@ from typing import Any
 import zmq
 
 from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.common.metric_values import MetricReport
 from tidegate.network.zmq_transport import JobKeys
 from tidegate.protocol.messages import Leave, MasterToSlot, Message, SlotHeartbeat, decode_from_master, encode
 from tidegate.spark.streaming.waker import Waker
@@ -42,7 +43,7 @@ class ControlLink(threading.Thread):
         leave_grace_ms: float,
         clock: Clock,
         deliver: Callable[[MasterToSlot], None],
-        metrics: Callable[[], dict[str, float]],
+        metrics: Callable[[], tuple[MetricReport, ...]],
         accumulators: Callable[[], bytes] = bytes,
     ) -> None:
         super().__init__(name="tidegate-control", daemon=True)

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.preparation import PreparedJob
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.network.zmq_transport import JobKeys, authenticate
@@ -43,8 +44,6 @@ from tidegate.protocol.messages import decode_from_slot, encode
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
-from tidegate.spark.streaming.job_control import ClientControl
-from tidegate.spark.streaming.job_observer import JobObserver
 from tidegate.spark.streaming.savepoint_requests import SavepointRequests
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.streaming.worker import SlotLaunch
@@ -53,7 +52,8 @@ from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
 from tidegate.taskmanager.clock import SystemClock
-from tidegate.web.job_port import JobPort, RestSettings
+from tidegate.web.job_control import ClientPort
+from tidegate.web.job_port import RestSettings
 
 log = logging.getLogger("tidegate.jobmanager")
 
@@ -76,7 +76,7 @@ class JobManager(InstructionCarrier):
         self._session = session
         self._master = master = job.master
         self._job_id = job_id = JobID.from_hex(job.graph.job_id)
-        self._job_name = job_name = job.graph.name
+        self._job_name = job.graph.name
         self._settings = job.settings
         self._bundle = bundle
         self._storage = job.storage
@@ -87,13 +87,13 @@ class JobManager(InstructionCarrier):
         self._keys = JobKeys.generate()
         self._ended: JobEnded | None = None
         self._thread = threading.Thread(target=self._run, name=f"tidegate-jobmanager-{job_id}", daemon=True)
-        self._observer = JobObserver(master)
+        publisher = JobPublisher(job.graph, "STREAMING", job.graph.num_slots, self._clock.now_ms())
+        self._published = MasterPublisher(publisher, job.graph, master)
         self._savepoints = SavepointRequests(
             master, str(job_id), job.storage, savepoint_directory, self._post, lambda work: self._on_helper(work)
         )
         self.client = SparkJobClient(
-            job_id,
-            self._observer,
+            publisher,
             self._savepoints,
             cancel=self.cancel,
             results_taken=lambda op, subtask, seq: self._post(
@@ -101,11 +101,7 @@ class JobManager(InstructionCarrier):
             ),
         )
 
-        self._port: JobPort | None = None
-        if rest is not None:
-            started = self._clock.now_ms()
-            self._control = ClientControl(self.client, job_name, master.num_slots, started)
-            self._port = JobPort(self._control, str(job_id), job_name, started, rest.host, rest.port)
+        self._port = ClientPort(self.client, rest)
 
     @property
     def master(self) -> JobMaster:
@@ -127,8 +123,7 @@ class JobManager(InstructionCarrier):
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="tidegate-metadata")
         add_running_job(self)
         self._thread.start()
-        if self._port is not None:
-            self._port.open()
+        self._port.open()
 
     # ------------------------------------------------------------ RunningJob
     @property
@@ -165,9 +160,7 @@ class JobManager(InstructionCarrier):
             self._context.destroy(linger=500)
             self._waker.close()
             self._savepoints.job_over(self._master.status.name)
-            if self._port is not None:
-                self._control.ended()
-                self._port.close()
+            self._port.close()
             if self._ended is not None:
                 self.client.ended(self._ended)
 
@@ -178,8 +171,8 @@ class JobManager(InstructionCarrier):
         next_storage_heartbeat = self._clock.now_ms() + _STORAGE_HEARTBEAT_MS
         while self._ended is None:
             now = self._clock.now_ms()
-            deadline = self._master.next_deadline()
-            wait = _MAX_WAIT_MS if deadline is None else min(_MAX_WAIT_MS, max(0.0, deadline - now))
+            due = [d for d in (self._master.next_deadline(), self._published.next_deadline()) if d is not None]
+            wait = min([_MAX_WAIT_MS, *[max(0.0, deadline - now) for deadline in due]])
             if not self._events:
                 for ready, _ in poller.poll(math.ceil(wait)):
                     if ready == self._waker.fileno():
@@ -191,6 +184,7 @@ class JobManager(InstructionCarrier):
             deadline = self._master.next_deadline()
             if deadline is not None and deadline <= now:
                 self.carry_out(self._master.on_tick(now))
+            self._published.publish_if_due(now)
             if now >= next_storage_heartbeat:
                 next_storage_heartbeat = now + _STORAGE_HEARTBEAT_MS
                 self._on_helper(partial(self._storage.heartbeat, now))
@@ -203,13 +197,16 @@ class JobManager(InstructionCarrier):
                 return
             self.carry_out(self._master.on_message(decode_from_slot(payload), self._clock.now_ms()))
 
+    def carry_out(self, instructions: Sequence[Instruction]) -> None:
+        self._published.after_step(instructions, self._clock.now_ms())
+        super().carry_out(instructions)
+
     # ------------------------------------------------------------ instructions of the JobMaster
     def send(self, instruction: Send) -> None:
         self._router.send_multipart((instruction.incarnation.encode(), encode(instruction.message)))
 
     def submit_gang(self, instruction: SubmitGang) -> None:
         attempt = instruction.attempt
-        self._observer.gang_submitted(attempt)
         launch = SlotLaunch(
             control_address=self._address,
             keys=self._keys,
@@ -269,7 +266,6 @@ class JobManager(InstructionCarrier):
         self.client.deliver(instruction)
 
     def status_changed(self, instruction: StatusChanged) -> None:
-        self._observer.status_changed(instruction.status, self._clock.now_ms())
         log.info("job %s (%s) is %s", self._job_name, self._job_id, instruction.status.name)
 
     def job_ended(self, instruction: JobEnded) -> None:

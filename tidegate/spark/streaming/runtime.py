@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tidegate.common import options
-from tidegate.common.job_client import JobClient
 from tidegate.graph.driver_sides import StartingJob
 from tidegate.graph.picklability import check_picklable
 from tidegate.graph.splits import make_splits
 from tidegate.jobmanager.preparation import prepare_job
+from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.jobmanager.running_jobs import jobs_are_running
 from tidegate.jobmanager.runtime import Runtime, Submission
 from tidegate.spark.code_bundle import CodeBundle
@@ -18,7 +18,7 @@ from tidegate.web.job_port import RestSettings
 
 
 class StreamingRuntime(Runtime):
-    def _start(self, submission: Submission, starting: StartingJob) -> JobClient:
+    def _start(self, submission: Submission, starting: StartingJob) -> PublishedJobClient:
         graph, configuration, files = make_splits(submission.graph), submission.configuration, submission.files
         starting.check_start(graph.num_slots)
         check_picklable(graph)

@@ -96,7 +96,7 @@ class SlotWorker:
             leave_grace_ms=launch.leave_grace_ms,
             clock=self.clock,
             deliver=lambda message: self._post(lambda: self._on_message(message)),
-            metrics=lambda: self._runtime.metrics if self._runtime is not None else {},
+            metrics=lambda: self._runtime.metrics if self._runtime is not None else (),
             accumulators=lambda: self._runtime.report.accumulators if self._runtime is not None else b"",
         )
         self._control.start()

@@ -1,0 +1,72 @@
+"""What a metric was worth at one moment: a value with its type, and where in the job it comes from.
+
+They travel from the slots to the driver with the heartbeats and are part of the published view of a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+NUM_RECORDS_IN = "numRecordsIn"
+NUM_RECORDS_OUT = "numRecordsOut"
+
+
+class CounterValue(msgspec.Struct, frozen=True, tag="counter"):
+    count: int
+
+
+class GaugeValue(msgspec.Struct, frozen=True, tag="gauge"):
+    value: float | None  # None only in what was read from JSON, which has no NaN and no infinity
+
+
+class MeterValue(msgspec.Struct, frozen=True, tag="meter"):
+    count: int
+    rate: float  # events per second
+
+
+class HistogramValue(msgspec.Struct, frozen=True, tag="histogram"):
+    count: int
+    total: float = 0.0
+    minimum: float | None = None  # None before the first value, as the maximum
+    maximum: float | None = None
+
+
+MetricValue = CounterValue | GaugeValue | MeterValue | HistogramValue
+
+
+class MetricReport(msgspec.Struct, frozen=True):
+    """One metric of one subtask."""
+
+    vertex: int
+    subtask: int
+    name: str  # Flink's, where Flink has such a metric
+    value: MetricValue
+    operator: str = ""  # operator id; "": a metric of the whole task
+    scope: tuple[str, ...] = ()  # of an operator's metric: operator name, subtask, then the user's groups
+
+    @property
+    def identifier(self) -> str:
+        """The full name of an operator's metric, such as `Map.0.parser.errors`."""
+        return ".".join((*self.scope, self.name))
+
+
+def numbers_of(name: str, value: MetricValue) -> Iterator[tuple[str, float]]:
+    """A value as plain numbers with a name each: `events` and `events.rate` of a meter, for example."""
+    match value:
+        case CounterValue(count):
+            yield name, float(count)
+        case GaugeValue(number):
+            if number is not None:
+                yield name, number
+        case MeterValue(count, rate):
+            yield name, float(count)
+            yield f"{name}.rate", rate
+        case HistogramValue(count, total, minimum, maximum):
+            yield f"{name}.count", float(count)
+            if minimum is not None and maximum is not None:
+                yield f"{name}.sum", total
+                yield f"{name}.min", minimum
+                yield f"{name}.max", maximum
+                yield f"{name}.mean", total / count

@@ -1,0 +1,145 @@
+"""Publishes the view of a job: written by whoever runs the job, read by anybody."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tidegate.common.ids import AttemptNumber, SubtaskIndex
+from tidegate.common.job_status import JobStatus
+from tidegate.common.metric_values import MetricReport
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.job_view import JobView, StatusChange, SubtaskView, WorkerInfo, graph_of, records_in
+from tidegate.protocol.instructions import CheckpointRequestDone, Instruction, JobEnded, StatusChanged, SubmitGang
+
+_KEPT = 200  # changes of the status
+_INTERVAL_MS = 100.0
+
+
+class JobPublisher:
+    """Holds the latest view. `view` and `accumulators` may be read from any thread."""
+
+    def __init__(self, graph: JobGraph, mode: str, slots: int, now_ms: float) -> None:
+        subtasks = tuple(SubtaskView(vertex=v, subtask=i, slot=None) for v, i in graph.all_tasks())
+        self.view = JobView(
+            mode=mode,
+            status_name=JobStatus.CREATED.name,
+            slots=slots,
+            started_ms=now_ms,
+            subtasks=subtasks,
+            **graph_of(graph),
+        )
+        self.accumulators: tuple[bytes, ...] = ()  # `common.accumulators.dump`, by slot or task
+        self._lock = threading.Lock()
+
+    def update(self, **changes: Any) -> None:
+        """Publish a view with other values of some fields."""
+        with self._lock:
+            self.view = msgspec.structs.replace(self.view, **changes)
+
+
+class StatusHistory:
+    """The latest changes of a job's status, and what else of a view follows from them."""
+
+    def __init__(self) -> None:
+        self._changes: deque[StatusChange] = deque(maxlen=_KEPT)
+
+    def add(self, status: JobStatus, attempt: AttemptNumber, now_ms: float) -> None:
+        self._changes.append(StatusChange(status_name=status.name, at_ms=now_ms, attempt=attempt))
+
+    def fields(self) -> dict[str, Any]:
+        if not self._changes:
+            return {}
+        latest = self._changes[-1]
+        ended = latest.at_ms if latest.status.is_terminal_state() else None
+        return {"status_name": latest.status_name, "ended_ms": ended, "status_history": tuple(self._changes)}
+
+
+class MasterPublisher:
+    """Publishes what a JobMaster knows. Called by the JobManager's thread only::
+
+        instructions = master.on_...(...)
+        publisher.after_step(instructions, now)     before the instructions are carried out
+        publisher.publish_if_due(now)               at `next_deadline()` at the latest
+
+    A step that somebody may be waiting for (a new status, an answer, the end) is published at once, before its
+    instructions are carried out: whoever is woken by them sees it. All others wait for the next time, at most some
+    times a second."""
+
+    def __init__(self, publisher: JobPublisher, graph: JobGraph, master: JobMaster) -> None:
+        self._publisher = publisher
+        self._graph = graph
+        self._master = master
+        self._statuses = StatusHistory()
+        self._submitted = AttemptNumber(0)
+        self._due: float | None = None  # set while something is unpublished
+        self._published = -_INTERVAL_MS  # when
+
+    def after_step(self, instructions: Sequence[Instruction], now_ms: float) -> None:
+        urgent = False
+        for instruction in instructions:
+            match instruction:
+                case SubmitGang(attempt, _):
+                    self._submitted = attempt
+                    urgent = True
+                case StatusChanged(status):
+                    # Not the JobMaster's attempt: it may be further than this instruction.
+                    self._statuses.add(status, self._submitted, now_ms)
+                    urgent = True
+                case CheckpointRequestDone() | JobEnded():
+                    urgent = True
+                case _:
+                    pass
+        if urgent:
+            self.publish(now_ms)
+        elif self._due is None:
+            self._due = max(now_ms, self._published + _INTERVAL_MS)
+
+    def next_deadline(self) -> float | None:
+        return self._due
+
+    def publish_if_due(self, now_ms: float) -> None:
+        if self._due is not None and now_ms >= self._due:
+            self.publish(now_ms)
+
+    def publish(self, now_ms: float) -> None:
+        self._due, self._published = None, now_ms
+        master, view = self._master, self._publisher.view
+        members = sorted(master.members, key=lambda member: member.slot)
+        workers = tuple(
+            WorkerInfo(slot=m.slot, host=m.host, pid=m.pid, attempt=master.attempt, records_in=records_in(m.metrics))
+            for m in members
+        )
+        self._publisher.accumulators = tuple(m.accumulators for m in members)
+        self._publisher.update(
+            attempt=master.attempt,
+            workers=workers,
+            subtasks=view.subtasks if _same_places(workers, view.workers) and view.workers else self._places(workers),
+            metrics=_all_metrics([m.metrics for m in members]),
+            checkpoints=master.fault_tolerance.view(),
+            failures=master.failures,
+            **{**self._statuses.fields(), "status_name": master.status.name},
+        )
+
+    def _places(self, workers: tuple[WorkerInfo, ...]) -> tuple[SubtaskView, ...]:
+        by_slot = {worker.slot: worker for worker in workers}
+        found = []
+        for vertex, subtask in self._graph.all_tasks():
+            slot = self._graph.slot_of(vertex, SubtaskIndex(subtask))
+            worker = by_slot.get(slot)
+            host, pid = ("", 0) if worker is None else (worker.host, worker.pid)
+            found.append(SubtaskView(vertex=vertex, subtask=subtask, slot=slot, host=host, pid=pid))
+        return tuple(found)
+
+
+def _same_places(one: tuple[WorkerInfo, ...], other: tuple[WorkerInfo, ...]) -> bool:
+    return [(w.slot, w.host, w.pid) for w in one] == [(w.slot, w.host, w.pid) for w in other]
+
+
+def _all_metrics(parts: list[tuple[MetricReport, ...]]) -> tuple[MetricReport, ...]:
+    return tuple(metric for part in parts for metric in part)

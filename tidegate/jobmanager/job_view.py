@@ -1,0 +1,166 @@
+"""The published view of a job: an immutable value that everything which shows a job reads, and nothing else.
+
+The thread that runs a job replaces the view (`job_publisher.py`), at most some times a second and at every change of
+the job's status; readers take it from any thread. A view is JSON by `to_json` and comes back by `from_json`, so a job
+that has ended can still be shown. Times are milliseconds since the epoch, durations milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidegate.common.ids import AttemptNumber
+from tidegate.common.job_status import JobStatus
+from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
+from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
+from tidegate.graph.job_graph import JobGraph
+from tidegate.protocol.instructions import AttemptFailure
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the parts of a view."""
+
+
+class OperatorView(View, frozen=True):
+    operator_id: str
+    name: str
+    uid: str | None
+
+
+class VertexView(View, frozen=True):
+    vertex: int
+    name: str
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str
+    operators: tuple[OperatorView, ...]  # the head first
+
+
+class EdgeView(View, frozen=True):
+    source: int  # a vertex, as the target
+    target: int
+    target_input: int  # 0, or 1 for the second input of an operator
+    side_output: str | None  # None: the main output
+    partitioning: str  # a value of PartitionKind
+
+
+class WorkerInfo(View, frozen=True):
+    """A worker process of the current attempt."""
+
+    slot: int
+    host: str
+    pid: int
+    attempt: AttemptNumber
+    records_in: int  # by all its tasks, as of its latest heartbeat
+
+
+class SubtaskView(View, frozen=True):
+    """Where one subtask runs."""
+
+    vertex: int
+    subtask: int
+    slot: int | None  # None in BATCH mode, where Spark gives each task a place of its own
+    host: str = ""  # "" while its worker has not registered, as the pid then is 0
+    pid: int = 0
+
+
+class StageView(View, frozen=True):
+    """A stage of Spark, in BATCH mode."""
+
+    stage: int
+    name: str
+    tasks: int
+    completed: int
+    active: int
+    failed: int
+
+
+class StatusChange(View, frozen=True):
+    status_name: str = msgspec.field(name="status")
+    at_ms: float
+    attempt: AttemptNumber  # the latest that was submitted: for RESTARTING the one that has failed
+
+    @property
+    def status(self) -> JobStatus:
+        return JobStatus[self.status_name]
+
+
+class JobView(View, frozen=True):
+    job_id: str
+    name: str
+    mode: str  # STREAMING or BATCH
+    status_name: str = msgspec.field(name="status")
+    slots: int  # how many tasks run at once: the workers of a gang, or the width of a batch job
+    vertices: tuple[VertexView, ...]
+    edges: tuple[EdgeView, ...]
+    subtasks: tuple[SubtaskView, ...]
+    started_ms: float
+    ended_ms: float | None = None
+    attempt: AttemptNumber = AttemptNumber(0)  # the current or latest: how often the job was started again
+    status_history: tuple[StatusChange, ...] = ()  # the latest ones, oldest first
+    workers: tuple[WorkerInfo, ...] = ()  # of the current attempt, that have registered; by slot
+    metrics: tuple[MetricReport, ...] = ()  # of the current attempt
+    checkpoints: CheckpointsView = CheckpointsView()
+    stages: tuple[StageView, ...] = ()  # in BATCH mode: of the current attempt, by stage
+    failures: tuple[AttemptFailure, ...] = ()  # the first one and the latest ones, oldest first
+
+    @property
+    def status(self) -> JobStatus:
+        return JobStatus[self.status_name]
+
+    def total(self, name: str, vertex: int) -> int:
+        """A counter of the tasks of one vertex, over all its subtasks."""
+        return sum(
+            m.value.count
+            for m in self.metrics
+            if m.vertex == vertex and m.name == name and not m.operator and isinstance(m.value, CounterValue)
+        )
+
+    def to_json(self) -> bytes:
+        return _encode(self)
+
+    @staticmethod
+    def from_json(data: bytes) -> JobView:
+        """Raises msgspec.DecodeError for what is no view."""
+        return _decode(data)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(JobView).decode
+
+
+def graph_of(graph: JobGraph) -> dict[str, Any]:
+    """The fields of a view that follow from the job graph."""
+    vertices = tuple(
+        VertexView(
+            vertex=v.vertex_id,
+            name=v.name,
+            parallelism=v.parallelism,
+            max_parallelism=v.max_parallelism,
+            slot_sharing_group=v.slot_sharing_group,
+            operators=tuple(OperatorView(operator_id=o.operator_id, name=o.name, uid=o.uid) for o in v.operators),
+        )
+        for v in graph.vertices
+    )
+    edges = tuple(
+        EdgeView(
+            source=e.source,
+            target=e.target,
+            target_input=e.target_input,
+            side_output=e.side_output,
+            partitioning=e.partition.kind.value,
+        )
+        for e in graph.edges
+    )
+    return {"job_id": graph.job_id, "name": graph.name, "vertices": vertices, "edges": edges}
+
+
+def records_in(metrics: tuple[MetricReport, ...]) -> int:
+    """By all tasks of one slot."""
+    return sum(
+        m.value.count
+        for m in metrics
+        if m.name == NUM_RECORDS_IN and not m.operator and isinstance(m.value, CounterValue)
+    )
