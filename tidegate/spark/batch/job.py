@@ -104,8 +104,8 @@ class BatchJob:
 
     def start(self) -> None:
         add_running_job(self)
+        self._port.open()  # before the thread, which closes it
         self._thread.start()
-        self._port.open()
 
     def cancel(self) -> None:
         """Without effect once the commits have begun: the job is as good as finished."""

@@ -122,8 +122,8 @@ class JobManager(InstructionCarrier):
         # One thread: what is written and what is deleted keep their order.
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="tidegate-metadata")
         add_running_job(self)
+        self._port.open()  # before the thread, which closes it
         self._thread.start()
-        self._port.open()
 
     # ------------------------------------------------------------ RunningJob
     @property
