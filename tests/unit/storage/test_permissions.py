@@ -14,9 +14,9 @@ from tidegate.common.configuration import Configuration
 from tidegate.connectors.record_cache import CacheSink
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.cached_stream import cache_folder
+from tidegate.jobmanager.preparation import checkpoint_storage
 from tidegate.spark.batch.job_savepoint import planned_savepoint
 from tidegate.spark.dataframes.staging import new_folder
-from tidegate.spark.streaming.submit import checkpoint_storage
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.files import open_files, write_file
 from tidegate.storage.filesystem import FileSystemStorage
