@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 NUM_RECORDS_IN = "numRecordsIn"
-NUM_RECORDS_OUT = "numRecordsOut"
+NUM_RECORDS_OUT = "numRecordsOut"  # to other tasks; a record that goes to several counts as often
 
 
 class CounterValue(msgspec.Struct, frozen=True, tag="counter"):

@@ -36,7 +36,17 @@ class OutputChannel:
     `take_sendable` is the only method that spends credits. The owner stops producing while `backlogged`.
     """
 
-    __slots__ = ("_count", "_parts", "address", "batch_size", "credits", "oldest_ms", "queue", "queued_batches")
+    __slots__ = (
+        "_count",
+        "_parts",
+        "address",
+        "batch_size",
+        "credits",
+        "oldest_ms",
+        "queue",
+        "queued_batches",
+        "records_out",
+    )
 
     MAX_QUEUED = 2  # batches that may wait for credit before the producer has to stop
 
@@ -46,6 +56,7 @@ class OutputChannel:
         self.batch_size = batch_size  # records after which the batch under construction is finished
         self.queue: deque[Element] = deque()  # finished, in order
         self.queued_batches = 0  # batches in `queue`
+        self.records_out = 0  # in all batches that were finished so far
         self.oldest_ms: float | None = None  # when the batch under construction got its first record; None if empty
         self._parts: list[Batch] = []  # of the batch under construction; they are joined when it is finished
         self._count = 0  # records in them
@@ -76,6 +87,7 @@ class OutputChannel:
         if not parts:
             return
         self._parts, self._count, self.oldest_ms = [], 0, None
+        self.records_out += count
         batch = parts[0] if len(parts) == 1 else parts[0].join(parts[1:])
         if count < 2 * size:
             self._push(batch)

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, SlotIndex
-from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
+from tidegate.common.metric_values import NUM_RECORDS_IN, NUM_RECORDS_OUT, CounterValue, MetricReport
 from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.serialization import Element, deserialize, serialize
@@ -254,9 +254,12 @@ class SlotRuntime:
     @property
     def metrics(self) -> tuple[MetricReport, ...]:
         """Read by the control thread too."""
-        tasks = [
-            MetricReport(t.vertex.vertex_id, t.subtask, NUM_RECORDS_IN, CounterValue(t.records_in)) for t in self.tasks
-        ]
+        tasks = []
+        for task in self.tasks:
+            place = task.vertex.vertex_id, task.subtask
+            sent = sum(channel.records_out for channel in task.out_channels)
+            tasks.append(MetricReport(*place, NUM_RECORDS_IN, CounterValue(task.records_in)))
+            tasks.append(MetricReport(*place, NUM_RECORDS_OUT, CounterValue(sent)))
         return (*tasks, *self.report.metrics)
 
     def check_invariants(self) -> None:

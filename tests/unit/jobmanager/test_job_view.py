@@ -13,6 +13,7 @@ from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import (
     NUM_RECORDS_IN,
+    NUM_RECORDS_OUT,
     CounterValue,
     GaugeValue,
     HistogramValue,
@@ -139,6 +140,9 @@ def test_a_view_of_a_job_with_checkpoints_comes_back_from_json(tmp_path: Any) ->
     assert view.total(NUM_RECORDS_IN, counted) >= sum(
         m.value.count for m in counts if isinstance(m.value, CounterValue)
     )
+    sent = {v.vertex: view.total(NUM_RECORDS_OUT, v.vertex) for v in view.vertices}
+    assert sent[0] >= view.total(NUM_RECORDS_IN, counted) > 0
+    assert sent[counted] == 0  # its records end in the sink of its own chain
     read = JobView.from_json(view.to_json())
     assert read.checkpoints == view.checkpoints
     assert (read.status, read.vertices, read.failures) == (view.status, view.vertices, view.failures)
