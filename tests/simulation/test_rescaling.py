@@ -14,7 +14,7 @@ from tests.simulation.scenario import Mode, Variation
 
 SEEDS = {
     Mode.NONE: range(20),  # only with savepoints, and without failures
-    Mode.ALIGNED: range(100, 140),
+    Mode.ALIGNED: range(200, 230),
     Mode.CONCURRENT: range(20),
     Mode.UNALIGNED: range(40),
     Mode.TIMEOUT: range(20),
