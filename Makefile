@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 JOBS ?= 2
 SOURCES := tidegate pyspark_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test lint format typecheck unit bench soak lock docs api-report clean
+.PHONY: help setup demo test lint format typecheck unit bench soak soak-connectors kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -50,6 +50,15 @@ bench: setup  ## run the benchmarks
 
 soak: setup  ## simulate failures until stopped
 	$(PY) -m tests.simulation.soak
+
+soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
+	$(PY) -m tests.connectors.soak
+
+kafka: setup  ## run a Kafka broker until Ctrl-C, to try things
+	$(PY) -m tests.connectors.broker
+
+postgres: setup  ## run a PostgreSQL until Ctrl-C, to try things
+	$(PY) -m tests.connectors.database
 
 lock: $(READY)  ## pin the dependencies of pyproject.toml anew
 	CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile --quiet --upgrade --extra dev --strip-extras \
