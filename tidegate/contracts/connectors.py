@@ -121,7 +121,10 @@ class SinkContext:
     """What a writer may know of its place in the job. `restored_state` holds what `snapshot_state` returned in the
     checkpoint that the job started from (a list: several entries after rescaling, empty on a fresh start);
     `restored_committables` what waits to be committed from there: the committer gets it, a writer only looks, to tell
-    left-overs from what is still needed. `operator_id` stays the same across restarts."""
+    left-overs from what is still needed. `operator_id` stays the same across restarts. A sink with
+    `sees_all_committables` finds in `committables_of_all` what waits in all subtasks of that checkpoint, its own
+    included: after a rescaling, what was written by one subtask is committed by another. `of_one_attempt` is True in
+    BATCH mode, where attempts of a subtask may run side by side: whatever is found outside belongs to somebody else."""
 
     def __init__(
         self,
@@ -135,6 +138,8 @@ class SinkContext:
         restored_checkpoint_id: int | None = None,
         operator_id: str = "",
         restored_committables: Sequence[Any] = (),
+        committables_of_all: Sequence[Any] = (),
+        of_one_attempt: bool = False,
     ) -> None:
         self.job_id = job_id
         self.operator_name = operator_name
@@ -146,6 +151,8 @@ class SinkContext:
         self.restored_checkpoint_id = restored_checkpoint_id
         self.operator_id = operator_id
         self.restored_committables = list(restored_committables)
+        self.committables_of_all = list(committables_of_all)
+        self.of_one_attempt = of_one_attempt
 
 
 class SinkWriter(abc.ABC, Generic[T, CommT]):
@@ -191,6 +198,9 @@ class Committer(abc.ABC, Generic[CommT]):
 
 class Sink(abc.ABC, Generic[T, CommT]):
     """Base of all sinks. An instance is pickled to the workers."""
+
+    sees_all_committables = False
+    """True: each writer is told at its start what waits to be committed in all subtasks (see `SinkContext`)."""
 
     @abc.abstractmethod
     def create_writer(self, context: SinkContext) -> SinkWriter[T, CommT]: ...

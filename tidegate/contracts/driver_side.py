@@ -1,4 +1,4 @@
-"""Sources that keep something on the driver while their job runs: a staged copy, a query that feeds them."""
+"""Sources and sinks with a side on the driver: a staged copy, a query that feeds them, a check before the start."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from tidegate.common.job_client import JobClient
 
 
 class DriverSide(abc.ABC):
-    """Implemented by a `Source` beside its own methods. All calls are on the driver, in this order::
+    """Implemented by a `Source` or a `Sink` beside its own methods. All calls are on the driver, in this order::
 
-    create_splits, then check_start, then exactly one of job_started and job_refused
+    create_splits (of a source), then check_start, then exactly one of job_started and job_refused
     """
 
     def check_start(self, num_slots: int) -> None:
         """Raise when a job of so many slots could not run."""
+
+    @property
+    def exclusive_name(self) -> str | None:
+        """What no other source or sink of the job may have: text that says what it is and its name."""
+        return None
 
     @abc.abstractmethod
     def job_started(self, client: JobClient) -> None:

@@ -32,6 +32,7 @@ class CommitFailedError(TidegateError):
 class SinkOperator(Operator, HandsOverCommittables):
     COMMITTABLES = "tidegate.sink.committables"
     WRITER_STATE = "tidegate.sink.writer"
+    OF_ALL = "tidegate.sink.committables.all"  # union: the same committables, for sinks that want to see everyone's
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
@@ -51,6 +52,9 @@ class SinkOperator(Operator, HandsOverCommittables):
         self._state = c.operator_state.get_list_state(ListStateDescriptor(self.COMMITTABLES))
         self._writer_state = c.operator_state.get_list_state(ListStateDescriptor(self.WRITER_STATE))
         restored = list(self._state.get())
+        self._of_all = None
+        if self._sink.sees_all_committables:
+            self._of_all = c.operator_state.get_union_list_state(ListStateDescriptor(self.OF_ALL))
         where = SinkContext(
             c.job_id,
             self.name,
@@ -62,6 +66,8 @@ class SinkOperator(Operator, HandsOverCommittables):
             restored_checkpoint_id=c.restored_checkpoint,
             operator_id=c.sink_owner or self.node.operator_id,
             restored_committables=restored,
+            committables_of_all=[] if self._of_all is None else list(self._of_all.get()),
+            of_one_attempt=c.sink_owner is not None,
         )
         try:
             self._committer = self._sink.create_committer()
@@ -96,7 +102,10 @@ class SinkOperator(Operator, HandsOverCommittables):
 
     def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
         self._prepare(checkpoint_id)
-        self._state.update([committable for _, committable in self._waiting])
+        waiting = [committable for _, committable in self._waiting]
+        self._state.update(waiting)
+        if self._of_all is not None:
+            self._of_all.update(waiting)
         try:
             self._writer_state.update(self._writer.snapshot_state(checkpoint_id))
         except Exception as error:
