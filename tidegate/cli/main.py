@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tidegate
-from tidegate.cli import gc, inspect, jobs
+from tidegate.cli import gc, inspect, jobs, kafka
 from tidegate.common.errors import TidegateError
 
 Command = Callable[[Any], dict[str, Any]]
@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     collect = _command(below, "gc", "find what crashes have left behind", gc.collect, gc.print_report)
     collect.add_argument("directory", help="a checkpoint directory, or that of one job in it")
     collect.add_argument("--delete", action="store_true", help="delete it")
+    kafka.add_commands(commands, _command)
     return parser
 
 

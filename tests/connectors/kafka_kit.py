@@ -1,0 +1,79 @@
+"""A sink's writers and committers without a job, in the order in which a job calls them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from tests.connectors.broker import Broker
+from tidegate.common.serialization import SimpleStringSchema
+from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
+from tidegate.connectors.kafka.sink import KafkaSink, KafkaSinkBuilder
+from tidegate.contracts.connectors import DeliveryGuarantee, SinkContext
+
+
+class WallClock:
+    def now_ms(self) -> float:
+        return time.time() * 1000
+
+
+def builder(
+    broker: Broker, topic: str, guarantee: DeliveryGuarantee = DeliveryGuarantee.EXACTLY_ONCE
+) -> KafkaSinkBuilder:
+    schema = KafkaRecordSerializationSchema.builder()
+    schema.set_topic(topic).set_value_serialization_schema(SimpleStringSchema())
+    return (
+        KafkaSink.builder()
+        .set_bootstrap_servers(broker.bootstrap_servers)
+        .set_delivery_guarantee(guarantee)
+        .set_record_serializer(schema.build())
+    )
+
+
+def open_writer(
+    sink: KafkaSink,
+    subtask: int = 0,
+    parallelism: int = 1,
+    restored: Sequence[Any] = (),
+    of_all: Sequence[Any] | None = None,
+    job_id: str = "job",
+    of_one_attempt: bool = False,
+) -> Any:
+    shipped: KafkaSink = cloudpickle.loads(cloudpickle.dumps(sink))
+    context = SinkContext(
+        job_id,
+        "sink",
+        subtask,
+        parallelism,
+        0,
+        WallClock(),
+        operator_id="op",
+        restored_committables=restored,
+        committables_of_all=restored if of_all is None else of_all,
+        of_one_attempt=of_one_attempt,
+    )
+    writer = shipped.create_writer(context)
+    writer.committer = shipped.create_committer()
+    return writer
+
+
+def write(writer: Any, values: list[Any]) -> None:
+    deadline = time.monotonic() + 30
+    while not writer.available:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    writer.write_batch(values, None)
+
+
+def barrier(writer: Any) -> list[Any]:
+    writer.flush(False)
+    prepared: list[Any] = writer.prepare_commit()
+    writer.snapshot_state(1)
+    return prepared
+
+
+def numbers(*parts: range) -> list[str]:
+    return [str(n) for part in parts for n in part]

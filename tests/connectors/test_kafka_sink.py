@@ -1,0 +1,343 @@
+"""KafkaSink against a real broker: what is visible when, commits by others, what is left over, what is refused."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from tests.connectors.broker import Broker
+from tests.connectors.kafka_kit import barrier, builder, numbers, open_writer, write
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.serialization import ByteArraySchema, SimpleStringSchema
+from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema, KafkaTopicSelector
+from tidegate.connectors.kafka.settings import KafkaError
+from tidegate.connectors.kafka.sink import KafkaSink
+from tidegate.connectors.kafka.transactions import TransactionClient
+from tidegate.contracts.connectors import DeliveryGuarantee
+
+
+@pytest.fixture
+def topic(broker: Broker, name: str) -> str:
+    return broker.create_topic(name, partitions=2)
+
+
+def client(broker: Broker) -> TransactionClient:
+    return TransactionClient("test", {"bootstrap.servers": broker.bootstrap_servers})
+
+
+def test_records_are_seen_after_the_commit_and_a_commit_may_be_repeated(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic).build())
+    write(writer, numbers(range(10)))
+    first = barrier(writer)
+    write(writer, numbers(range(10, 20)))  # behind the barrier: of the next transaction
+    assert broker.values(topic) == []
+    for _ in range(2):
+        assert writer.committer.commit(first) == []
+        assert sorted(broker.values(topic), key=int) == numbers(range(10))
+    second = barrier(writer)
+    assert barrier(writer) == []  # nothing was written: nothing to commit
+    writer.close()
+    assert open_writer(builder(broker, topic).build(), restored=second).committer.commit([*first, *second]) == []
+    assert sorted(broker.values(topic), key=int) == numbers(range(20))
+
+
+def test_another_process_commits_what_a_killed_one_wrote_also_after_the_broker_was_killed(name: str) -> None:
+    from tests.connectors.broker import running_broker
+
+    with running_broker() as broker:
+        broker.create_topic(name)
+        program = f"""
+            import os, pickle, sys
+            from tests.connectors.kafka_kit import *
+            broker = type("Broker", (), {{"bootstrap_servers": "{broker.bootstrap_servers}"}})()
+            writer = open_writer(builder(broker, "{name}").build())
+            write(writer, numbers(range(100)))
+            sys.stdout.buffer.write(pickle.dumps(barrier(writer)))
+            sys.stdout.flush()
+            write(writer, numbers(range(100, 200)))
+            writer.flush(False)
+            os.kill(os.getpid(), 9)
+        """
+        ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, timeout=60)
+        assert ran.returncode == -9, ran.stderr.decode()
+        import pickle
+
+        committables = pickle.loads(ran.stdout)
+        broker.kill()
+        broker.start()
+        writer = open_writer(builder(broker, name).build(), restored=committables)
+        assert writer.committer.commit(committables) == []
+        assert broker.values(name) == numbers(range(100))
+        assert client(broker).open_transactions("tidegate-") == []
+        writer.close()
+
+
+def test_what_no_checkpoint_holds_is_aborted_at_the_start_also_after_scaling_down(broker: Broker, topic: str) -> None:
+    sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
+    writers = [open_writer(sink, subtask, 3) for subtask in range(3)]
+    for n, writer in enumerate(writers):
+        write(writer, [f"kept-{n}"])
+    kept = [committable for writer in writers for committable in barrier(writer)]
+    for writer in writers:
+        write(writer, ["lost"])
+        writer.flush(False)
+    assert len(client(broker).open_transactions(f"{topic}-p-")) == 6
+    for writer in writers:
+        writer.close()
+    # One subtask where there were three: it gets a share of what waits, and is told of all of it.
+    after = open_writer(sink, 0, 2, restored=kept[:1], of_all=kept)
+    after_too = open_writer(sink, 1, 2, restored=kept[1:], of_all=kept)
+    assert sorted(t.transactional_id for t in client(broker).open_transactions(f"{topic}-p-")) == sorted(
+        t.transactional_id for t in kept
+    )
+    assert after.committer.commit(kept[:1]) == []
+    assert after_too.committer.commit(kept[1:]) == []
+    assert sorted(broker.values(topic)) == ["kept-0", "kept-1", "kept-2"]
+    after.close()
+    after_too.close()
+
+
+def test_a_job_that_never_completed_a_checkpoint_leaves_nothing_open(broker: Broker, topic: str) -> None:
+    sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
+    first = open_writer(sink)
+    write(first, ["lost"])
+    first.flush(False)
+    first.close()
+    second = open_writer(sink)
+    write(second, ["kept"])
+    assert second.committer.commit(barrier(second)) == []
+    assert broker.values(topic) == ["kept"]
+    second.close()
+
+
+def test_ids_come_from_a_small_pool(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic).build())
+    used = set()
+    for n in range(12):
+        write(writer, [str(n)])
+        prepared = barrier(writer)
+        used |= {t.transactional_id for t in prepared}
+        assert writer.committer.commit(prepared) == []
+    assert len(used) <= 5
+    assert sorted(broker.values(topic), key=int) == numbers(range(12))
+    writer.close()
+
+
+def test_a_commit_that_comes_long_after_its_id_was_used_again_is_known_to_be_done(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic).build())
+    seen = []
+    for n in range(8):
+        write(writer, [str(n)])
+        seen += barrier(writer)
+        assert writer.committer.commit(seen[-1:]) == []
+    write(writer, ["open"])
+    writer.flush(False)
+    # As from an old savepoint: the ids have served again since, one of them holds an open transaction.
+    assert writer.committer.commit(seen) == []
+    assert sorted(broker.values(topic), key=int) == numbers(range(8))
+    writer.close()
+
+
+def test_a_transaction_that_the_broker_timed_out_is_an_error_that_names_the_setting(broker: Broker, topic: str) -> None:
+    build = builder(broker, topic).set_property("transaction.timeout.ms", "1000")
+    writer = open_writer(build.build())
+    write(writer, ["lost"])
+    committables = barrier(writer)
+    writer.close()
+    deadline = time.monotonic() + 20
+    while client(broker).describe(committables[0].transactional_id).state == "Ongoing":  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    time.sleep(0.5)
+    with pytest.raises(KafkaError, match=r"aborted transaction .*transaction.timeout.ms = 1000"):
+        open_writer(build.build(), restored=committables).committer.commit(committables)
+    build.set_property("tidegate.lost.transactions", "drop")
+    assert open_writer(build.build(), restored=committables).committer.commit(committables) == []
+    assert broker.values(topic) == []
+
+
+def test_a_transaction_that_times_out_before_its_barrier_fails_the_checkpoint(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic).set_property("transaction.timeout.ms", "1000").build())
+    write(writer, ["again"])
+    writer.flush(False)
+    time.sleep(2.5)
+    with pytest.raises(KafkaError, match=r"aborted by the broker \(transaction.timeout.ms = 1000\)"):
+        barrier(writer)
+
+
+def test_a_transaction_that_comes_near_its_timeout_is_warned_about(
+    broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = open_writer(builder(broker, topic).set_property("transaction.timeout.ms", "3000").build())
+    write(writer, ["x"])
+    time.sleep(1.2)
+    with caplog.at_level(logging.WARNING, logger="tidegate.connectors.kafka.writers"):
+        committables = barrier(writer)
+    assert "transaction.timeout.ms" in caplog.text
+    assert writer.committer.commit(committables) == []
+
+
+def test_a_second_job_with_the_prefix_is_refused_while_the_first_runs(broker: Broker, topic: str) -> None:
+    sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
+    writer = open_writer(sink, job_id="first")
+    write(writer, ["kept"])
+    writer.flush(False)
+    with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by job first"):
+        open_writer(sink, job_id="second")
+    with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by job first"):
+        sink.check_start(1)
+    assert writer.committer.commit(barrier(writer)) == []
+    assert broker.values(topic) == ["kept"]
+    writer.close()
+    sink.check_start(1)
+
+
+def test_attempts_side_by_side_do_not_touch_each_other(broker: Broker, topic: str) -> None:
+    """As in BATCH mode, where a slow task is tried twice at once."""
+    sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
+    first = open_writer(sink, of_one_attempt=True)
+    write(first, ["first"])
+    first.flush(False)
+    second = open_writer(sink, of_one_attempt=True)
+    assert first.committer.commit(barrier(first)) == []
+    second.close()
+    assert broker.values(topic) == ["first"]
+    other = open_writer(sink, of_one_attempt=True)
+    write(other, ["nobody commits this"])
+    other.flush(False)
+    sink.discard_leftovers("job")
+    assert client(broker).open_transactions(topic) == []
+
+
+def test_at_least_once_is_acknowledged_at_the_barrier(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic, DeliveryGuarantee.AT_LEAST_ONCE).build())
+    assert writer.committer is None
+    write(writer, numbers(range(1000)))
+    assert barrier(writer) == []
+    assert sorted(broker.values(topic), key=int) == numbers(range(1000))
+    writer.close()
+
+
+def test_none_is_written_without_waiting(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic, DeliveryGuarantee.NONE).build())
+    write(writer, ["a"])
+    writer.flush(False)
+    writer.flush(True)
+    assert broker.values(topic) == ["a"]
+    writer.close()
+
+
+class ByLength(KafkaTopicSelector):
+    def __init__(self, *topics: str) -> None:
+        self.topics = topics
+
+    def apply(self, data: Any) -> str:
+        return self.topics[len(data) % 2]
+
+
+def test_key_headers_timestamp_partition_and_topic_of_each_record(broker: Broker, name: str) -> None:
+    even, odd = broker.create_topic(f"{name}-even", 2), broker.create_topic(f"{name}-odd", 2)
+    schema = (
+        KafkaRecordSerializationSchema.builder()
+        .set_topic_selector(ByLength(even, odd))
+        .set_key_serialization_schema(SimpleStringSchema())
+        .set_value_serialization_schema(SimpleStringSchema())
+        .set_header_provider(lambda value: {"length": str(len(value)).encode()})
+        .set_partitioner(lambda value: 1)
+        .build()
+    )
+    sink = KafkaSink.builder().set_bootstrap_servers(broker.bootstrap_servers).set_record_serializer(schema)
+    writer = open_writer(sink.set_delivery_guarantee(DeliveryGuarantee.AT_LEAST_ONCE).build())
+    writer.write_batch(["ab", "abc"], [1000, 2000])
+    writer.flush(True)
+    (first,), (second,) = broker.read(even), broker.read(odd)
+    assert (first.key(), first.value(), first.headers(), first.timestamp()[1], first.partition()) == (
+        b"ab",
+        b"ab",
+        [("length", b"2")],
+        1000,
+        1,
+    )
+    assert second.value() == b"abc"
+    assert second.timestamp()[1] == 2000
+
+
+def test_a_record_that_the_broker_refuses_fails_the_checkpoint(broker: Broker, name: str) -> None:
+    topic = broker.create_topic(name, config={"max.message.bytes": "1000"})
+    for guarantee in (DeliveryGuarantee.AT_LEAST_ONCE, DeliveryGuarantee.EXACTLY_ONCE):
+        writer = open_writer(builder(broker, topic, guarantee).build())
+        write(writer, ["x" * 5000])
+        with pytest.raises(KafkaError, match=f"refuses a record for topic {topic}"):
+            writer.flush(False)
+        writer.close()
+
+
+def test_a_record_that_is_too_large_for_the_client_is_named(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic, DeliveryGuarantee.AT_LEAST_ONCE).build())
+    with pytest.raises(KafkaError, match=r"record 1 of this batch is larger than message\.max\.bytes"):
+        writer.write_batch(["a", "x" * 2_000_000], None)
+
+
+def test_a_timeout_above_the_brokers_maximum_is_refused_before_the_start(broker: Broker, topic: str) -> None:
+    sink = builder(broker, topic).set_property("transaction.timeout.ms", "3600000").build()
+    with pytest.raises(ConfigurationError, match=r"3600000 is above .* transaction\.max\.timeout\.ms = 9"):
+        sink.check_start(1)
+
+
+def test_an_unknown_topic_and_an_unreachable_broker_are_refused_before_the_start(broker: Broker, name: str) -> None:
+    with pytest.raises(KafkaError, match=f"no topic '{name}'"):
+        builder(broker, name).build().check_start(1)
+    away = type("Away", (), {"bootstrap_servers": "127.0.0.1:1"})()
+    build = builder(away, name).set_property("sasl.password", "hunter2").set_property("socket.timeout.ms", "1000")
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1: asking for the topics: no broker answers") as caught:
+        build.build().check_start(1)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_in_no_text(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    from tidegate.connectors.kafka.settings import python_settings
+
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="hunter2";'
+    build = builder(broker, "t").set_property("sasl.jaas.config", login).set_property("security.protocol", "SASL_SSL")
+    sink = build.set_property("sasl.mechanism", "PLAIN").build()
+    assert "hunter2" not in repr(sink)
+    settings = python_settings(sink._connection())
+    assert settings["sasl_plain_password"] == "hunter2"
+    assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b.set_property("transactional.id", "x"), "set_transactional_id_prefix"),
+        (lambda b: b.set_property("transaction.timeout.ms", "soon").build(), "transaction.timeout.ms has to be"),
+        (lambda b: b.set_property("linger.ms", None), "'linger.ms' has to be text or a number"),
+        (lambda b: b.set_property("tidegate.lost.transactions", "yes"), "'fail' or 'drop'"),
+        (lambda b: b.set_transactional_id_prefix(""), "set_transactional_id_prefix"),
+        (lambda b: b.set_bootstrap_servers(""), "bootstrap servers are text"),
+        (lambda b: b.set_property("ssl.keystore.location", "x").build(), "ssl.keystore.location"),
+        (lambda b: KafkaSink.builder().set_bootstrap_servers("a:1").build(), "set_record_serializer is missing"),
+        (lambda b: KafkaRecordSerializationSchema.builder().set_topic("a").build(), "set_value_serialization_schema"),
+        (
+            lambda b: (
+                KafkaRecordSerializationSchema.builder().set_value_serialization_schema(ByteArraySchema()).build()
+            ),
+            "either set_topic or set_topic_selector",
+        ),
+    ],
+)
+def test_bad_settings(broker: Broker, change: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        change(builder(broker, "t"))
+
+
+def test_an_unknown_property_is_named(broker: Broker, topic: str) -> None:
+    sink = builder(broker, topic, DeliveryGuarantee.AT_LEAST_ONCE).set_property("no.such.thing", "1").build()
+    with pytest.raises(ConfigurationError, match=r"no\.such\.thing"):
+        open_writer(sink)

@@ -1,0 +1,318 @@
+"""KafkaSource against a real broker: where it starts and stops, what it replays, what it says when it cannot read."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from tests.connectors.broker import Broker, running_broker
+from tests.connectors.kafka_kit import WallClock, barrier, builder, numbers, open_writer, write
+from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.common.serialization import DeserializationSchema, SimpleStringSchema
+from tidegate.connectors.kafka.offsets import (
+    KafkaOffsetResetStrategy,
+    KafkaOffsetsInitializer,
+    KafkaTopicPartition,
+)
+from tidegate.connectors.kafka.serialization import KafkaRecord, KafkaRecordDeserializationSchema
+from tidegate.connectors.kafka.settings import KafkaError
+from tidegate.connectors.kafka.source import KafkaSource, KafkaSourceBuilder
+from tidegate.contracts.connectors import Boundedness, SourceContext
+
+Offsets = KafkaOffsetsInitializer
+
+
+def of(broker: Broker, *topics: str) -> KafkaSourceBuilder:
+    build = KafkaSource.builder().set_bootstrap_servers(broker.bootstrap_servers)
+    build.set_value_only_deserializer(SimpleStringSchema())
+    return build.set_topics(*topics) if topics else build
+
+
+class Reading:
+    """The splits of one subtask, read as the task does."""
+
+    def __init__(self, source: KafkaSource, offsets: dict[str, Any] | None = None, splits: Any = None) -> None:
+        self.source = cloudpickle.loads(cloudpickle.dumps(source))
+        self.splits = self.source.create_splits(1) if splits is None else splits
+        context = SourceContext("source", 0, 1, WallClock())
+        wanted = offsets or {}
+        self.readers = [self.source.create_reader(s, wanted.get(s.split_id), context) for s in self.splits]
+
+    def until(self, count: int | None = None, seconds: float = 20) -> list[Any]:
+        """Until so many records have come; None: until all splits have ended."""
+        found: list[Any] = []
+        open_readers = list(self.readers)
+        deadline = time.monotonic() + seconds
+        while open_readers and (count is None or len(found) < count):
+            assert time.monotonic() < deadline, f"{len(found)} records in {seconds} s"
+            for reader in list(open_readers):
+                polled = reader.poll(100)
+                if polled is None:
+                    open_readers.remove(reader)
+                else:
+                    found += polled.values if hasattr(polled, "values") else polled
+        return found
+
+    def offsets(self) -> dict[str, Any]:
+        return {split.split_id: reader.offset() for split, reader in zip(self.splits, self.readers, strict=True)}
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+
+
+@pytest.fixture
+def topic(broker: Broker, name: str) -> str:
+    return broker.create_topic(name, partitions=3)
+
+
+def test_a_bounded_read_has_all_and_ends_and_goes_on_from_any_offset(broker: Broker, topic: str) -> None:
+    broker.produce(topic, list(range(1000)))
+    source = of(broker, topic).set_bounded(Offsets.latest()).build()
+    assert source.boundedness is Boundedness.BOUNDED
+    whole = Reading(source)
+    assert len(whole.splits) == 3
+    assert sorted(whole.until(), key=int) == numbers(range(1000))
+    part = Reading(source)
+    first = part.until(300)
+    offsets = part.offsets()
+    part.close()
+    broker.produce(topic, ["behind the stop"])
+    rest = Reading(source, offsets, part.splits)
+    assert sorted(first + rest.until(), key=int) == numbers(range(1000))
+    for reading in (whole, rest):
+        reading.close()
+
+
+def test_a_bounded_read_ends_behind_transactions_and_sees_only_committed_ones(broker: Broker, topic: str) -> None:
+    writer = open_writer(builder(broker, topic).build())
+    write(writer, numbers(range(100)))
+    assert writer.committer.commit(barrier(writer)) == []
+    write(writer, ["aborted"])
+    writer.flush(False)
+    aborted = barrier(writer)[0]
+    writer.committer._client.ended(aborted.transactional_id, aborted.producer_id, aborted.epoch, False, 10)
+    assert sorted(Reading(of(broker, topic).set_bounded(Offsets.latest()).build()).until(), key=int) == numbers(
+        range(100)
+    )
+    write(writer, ["open"])
+    writer.flush(False)
+    assert len(Reading(of(broker, topic).set_bounded(Offsets.latest()).build()).until()) == 100
+    dirty = of(broker, topic).set_property("isolation.level", "read_uncommitted").set_bounded(Offsets.latest()).build()
+    assert len(Reading(dirty).until()) == 102
+    writer.close()
+
+
+def test_where_it_starts(broker: Broker, name: str) -> None:
+    topic = broker.create_topic(name, 1)
+    broker.produce(topic, numbers(range(10)))
+    time.sleep(0.05)
+    middle = int(time.time() * 1000)
+    time.sleep(0.05)
+    broker.produce(topic, numbers(range(10, 20)))
+
+    def read(start: Offsets) -> list[str]:
+        build = of(broker, topic).set_group_id(f"{name}-group").set_starting_offsets(start)
+        reading = Reading(build.set_bounded(Offsets.latest()).build())
+        found = reading.until()
+        reading.close()
+        return found
+
+    assert read(Offsets.earliest()) == numbers(range(20))
+    assert read(Offsets.latest()) == []
+    assert read(Offsets.timestamp(middle)) == numbers(range(10, 20))
+    assert read(Offsets.timestamp(middle + 10**9)) == []
+    assert read(Offsets.offsets({KafkaTopicPartition(topic, 0): 15})) == numbers(range(15, 20))
+    assert read(Offsets.offsets({}, KafkaOffsetResetStrategy.LATEST)) == []
+    assert read(Offsets.committed_offsets(KafkaOffsetResetStrategy.EARLIEST)) == numbers(range(20))
+    with pytest.raises(KafkaError, match=rf"partition 0 of topic '{topic}': group '{name}-group' has committed none"):
+        read(Offsets.committed_offsets())
+    commit = Reading(of(broker, topic).set_group_id(f"{name}-group").build())
+    commit.until(20)
+    commit.readers[0].notify_checkpoint_complete(1, 12)
+    commit.close()
+    assert read(Offsets.committed_offsets()) == numbers(range(12, 20))
+
+
+def test_topics_by_pattern_and_partitions_by_number(broker: Broker, name: str) -> None:
+    for n in range(2):
+        broker.create_topic(f"{name}-{n}", 2)
+        for partition in range(2):
+            broker.produce(f"{name}-{n}", [f"{n}/{partition}"], partition)
+    pattern = of(broker).set_topic_pattern(f"{name}-.*").set_bounded(Offsets.latest()).build()
+    assert sorted(Reading(pattern).until()) == ["0/0", "0/1", "1/0", "1/1"]
+    some = of(broker).set_partitions({KafkaTopicPartition(f"{name}-0", 1), KafkaTopicPartition(f"{name}-1", 0)})
+    assert sorted(Reading(some.set_bounded(Offsets.latest()).build()).until()) == ["0/1", "1/0"]
+    with pytest.raises(KafkaError, match="has 2 partitions, there is no number 7"):
+        of(broker).set_partitions({KafkaTopicPartition(f"{name}-0", 7)}).build().create_splits(1)
+    with pytest.raises(KafkaError, match="no topic matches"):
+        of(broker).set_topic_pattern(f"{name}-none").build().create_splits(1)
+
+
+class Whole(KafkaRecordDeserializationSchema):
+    def deserialize(self, record: KafkaRecord) -> Any:
+        return record
+
+
+def test_a_schema_may_see_the_whole_record(broker: Broker, topic: str) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, b"value", b"key", partition=2, timestamp=1234, headers={"h": b"1"})
+    producer.produce(topic, None, b"gone", partition=2, timestamp=1235)
+    producer.flush()
+    build = KafkaSource.builder().set_bootstrap_servers(broker.bootstrap_servers).set_topics(topic)
+    source = build.set_deserializer(Whole()).set_bounded(Offsets.latest()).build()
+    assert Reading(source).until() == [
+        KafkaRecord(topic, 2, 0, 1234, b"key", b"value", [("h", b"1")]),
+        KafkaRecord(topic, 2, 1, 1235, b"gone", None, []),
+    ]
+    assert Reading(of(broker, topic).set_bounded(Offsets.latest()).build()).until() == ["value"]
+
+
+class Poisoned(SimpleStringSchema):
+    def deserialize(self, message: bytes) -> str:
+        if message == b"poison":
+            raise ValueError("bad bytes")
+        return super().deserialize(message)
+
+    def is_end_of_stream(self, next_element: Any) -> bool:
+        return bool(next_element == "end")
+
+
+def test_a_record_that_cannot_be_deserialized_is_named(broker: Broker, topic: str) -> None:
+    broker.produce(topic, ["a", "b", "poison", "c"], 1)
+    reading = Reading(of(broker, topic).set_value_only_deserializer(Poisoned()).build())
+    with pytest.raises(TidegateError, match=rf"topic {topic}, partition 1, offset 2 .*ValueError: bad bytes"):
+        reading.until(4)
+    reading.close()
+
+
+def test_a_schema_may_end_the_stream(broker: Broker, topic: str) -> None:
+    broker.produce(topic, ["a", "end", "c"], 1)
+    single = of(broker).set_partitions({KafkaTopicPartition(topic, 1)}).set_value_only_deserializer(Poisoned())
+    assert Reading(single.build()).until() == ["a"]
+
+
+class OddOnly(DeserializationSchema):
+    def deserialize(self, message: bytes) -> Any:
+        return int(message) if int(message) % 2 else None
+
+
+def test_records_that_the_schema_leaves_out(broker: Broker, topic: str) -> None:
+    broker.produce(topic, list(range(10)))
+    source = of(broker, topic).set_value_only_deserializer(OddOnly()).set_bounded(Offsets.latest()).build()
+    assert sorted(Reading(source).until()) == [1, 3, 5, 7, 9]
+
+
+def test_records_have_kafkas_timestamps(broker: Broker, topic: str) -> None:
+    before = int(time.time() * 1000)
+    broker.produce(topic, ["a"], 0)
+    reading = Reading(of(broker).set_partitions({KafkaTopicPartition(topic, 0)}).build())
+    deadline = time.monotonic() + 10
+    while not len(batch := reading.readers[0].poll(10)):
+        assert time.monotonic() < deadline
+    assert before <= batch.timestamps[0] <= time.time() * 1000
+    reading.close()
+
+
+def test_a_partition_that_nobody_reads_is_paused(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.connectors.kafka import reading as module
+
+    monkeypatch.setattr(module, "_HELD", 50)
+    monkeypatch.setattr(module, "_FETCH", 20)
+    for partition in range(2):
+        broker.produce(topic, list(range(2000)), partition)
+    source = of(broker).set_partitions({KafkaTopicPartition(topic, 0), KafkaTopicPartition(topic, 1)}).build()
+    reading = Reading(source)
+    eager, held = reading.readers
+    found: list[Any] = []
+    deadline = time.monotonic() + 20
+    while len(found) < 2000:
+        assert time.monotonic() < deadline
+        found += list(getattr(polled := eager.poll(100), "values", polled))
+        assert len(held.waiting) < 200
+    reading.readers = [held]
+    assert sorted(reading.until(2000), key=int) == numbers(range(2000))
+    reading.readers = [eager, held]
+    reading.close()
+
+
+def test_lost_offsets_are_an_error_unless_the_job_says_what_to_do(broker: Broker, name: str) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    topic = broker.create_topic(name)
+    broker.produce(topic, numbers(range(10)))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for answer in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+        answer.result(10)
+    stale = Offsets.offsets({KafkaTopicPartition(topic, 0): 2})
+    build = of(broker, topic).set_starting_offsets(stale).set_bounded(Offsets.latest())
+    reading = Reading(build.build())
+    with pytest.raises(KafkaError, match=r"offset .* is not there any more .*auto\.offset\.reset"):
+        reading.until()
+    reading.close()
+    assert Reading(build.set_property("auto.offset.reset", "earliest").build()).until() == numbers(range(5, 10))
+
+
+def test_a_topic_that_is_deleted_under_the_job_is_an_error(broker: Broker, name: str) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    topic = broker.create_topic(name)
+    broker.produce(topic, ["a"])
+    build = of(broker, topic).set_property("topic.metadata.refresh.interval.ms", "500")
+    reading = Reading(build.set_property("topic.metadata.propagation.max.ms", "1000").build())
+    assert reading.until(1) == ["a"]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(10)
+    with pytest.raises(KafkaError, match=f"topic {topic}, partition 0: .*deleted"):
+        reading.until(2, seconds=30)
+    reading.close()
+
+
+@pytest.mark.slow
+def test_a_broker_that_was_killed_is_waited_for(name: str) -> None:
+    with running_broker() as broker:
+        topic = broker.create_topic(name)
+        broker.produce(topic, ["a"])
+        reading = Reading(of(broker, topic).build())
+        assert reading.until(1) == ["a"]
+        broker.kill()
+        assert reading.readers[0].poll(10) == []
+        broker.start()
+        broker.produce(topic, ["b"])
+        assert reading.until(1, seconds=30) == ["b"]
+        reading.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b.build(), "give one of set_topics"),
+        (lambda b: b.set_topics("a").set_topic_pattern("b"), "give one of"),
+        (lambda b: b.set_topic_pattern("("), "no regular expression"),
+        (lambda b: b.set_topics(), "names of topics"),
+        (lambda b: b.set_partitions({"a"}), "set of KafkaTopicPartition"),
+        (
+            lambda b: b.set_topics("a").set_starting_offsets(Offsets.committed_offsets()).build(),
+            "set_group_id is missing",
+        ),
+        (lambda b: b.set_group_id(""), "name of a group"),
+        (lambda b: b.set_property("a", object()), "'a' has to be text or a number"),
+        (lambda b: KafkaTopicPartition("a", -1), "number of a partition"),
+        (lambda b: Offsets.timestamp(-5), "milliseconds"),
+        (lambda b: KafkaSource.builder().set_topics("a").build(), "set_bootstrap_servers is missing"),
+    ],
+)
+def test_bad_settings(broker: Broker, change: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        change(of(broker))
+
+
+def test_an_unknown_topic_is_refused_when_the_job_is_submitted(broker: Broker, name: str) -> None:
+    with pytest.raises(KafkaError, match=f"KafkaSource: no topic '{name}'"):
+        of(broker, name).build().create_splits(1)

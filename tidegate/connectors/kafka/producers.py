@@ -1,0 +1,131 @@
+"""Producers of a writer that is exactly once: a new one for each transaction, made ahead of time on a helper thread.
+
+Ids come from a small pool per subtask: `<prefix>-<subtask>-<number>`. An id is used again when its transaction has been
+committed, the one that was free for longest first, and never before two other transactions have come between: so the
+checkpoint that a recovery starts from rarely holds a transaction whose id has served again (and when it does, see
+`transactions.Fate`). Every use begins with `init_transactions`, which fences whoever held the id before: a writer of an
+attempt that is not quite dead cannot add to what this one writes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from tidegate.connectors.kafka.settings import KafkaError, refused
+
+_REST = 2  # other ids that are used before one is used again
+_INIT_SECONDS = 60.0
+
+
+class CommittedTransactions:
+    """Ids whose transactions were committed in this process: a committer tells the writer beside it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids: list[str] = []
+
+    def add(self, transactional_id: str) -> None:
+        with self._lock:
+            self._ids.append(transactional_id)
+
+    def take(self, mine: set[str]) -> list[str]:
+        """Those of the writer that asks, once."""
+        with self._lock:
+            taken = [name for name in self._ids if name in mine]
+            self._ids = [name for name in self._ids if name not in mine]
+            return taken
+
+
+class TransactionalIds:
+    """The pool. Not thread-safe: of the mailbox."""
+
+    def __init__(self, prefix: str, subtask: int, taken: Iterable[str]) -> None:
+        self._stem = f"{prefix}-{subtask}-"
+        self._taken = set(taken)  # of transactions of the checkpoint that the job started from
+        self._resting: deque[str] = deque()
+        self._made = 0
+
+    def next(self) -> str:
+        if len(self._resting) > _REST:
+            return self._resting.popleft()
+        while True:
+            name = f"{self._stem}{self._made}"
+            self._made += 1
+            if name not in self._taken:
+                return name
+
+    def give_back(self, name: str) -> None:
+        self._resting.append(name)
+
+
+class PreparedProducer:
+    """A producer inside a transaction that nothing was written to yet."""
+
+    def __init__(self, transactional_id: str, producer: Any, errors: list[Any]) -> None:
+        self.transactional_id = transactional_id
+        self.producer = producer
+        self.errors = errors  # of records that the broker has refused for good
+
+
+class ProducerFactory:
+    """Makes them, one ahead."""
+
+    def __init__(self, settings: Mapping[str, Any], servers: str, ids: TransactionalIds) -> None:
+        self._settings = dict(settings)
+        self._servers = servers
+        self._ids = ids
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-kafka-producers")
+        self._next: Future[PreparedProducer] | None = None
+
+    def prepare(self) -> None:
+        """Begin with the next one unless that was done."""
+        if self._next is None:
+            self._next = self._thread.submit(self._make, self._ids.next())
+
+    @property
+    def ready(self) -> bool:
+        return self._next is not None and self._next.done()
+
+    def take(self) -> PreparedProducer:
+        """Waits for it when it is not ready."""
+        self.prepare()
+        future, self._next = self._next, None
+        assert future is not None
+        return future.result(_INIT_SECONDS + 10)
+
+    def drop(self, producer: Any) -> None:
+        """Let go of a producer whose records are all with the broker. The library closes its connections when the last
+        reference goes, which takes a moment; `close()` would abort the transaction."""
+        self._thread.submit(lambda held: None, producer)
+
+    def _make(self, transactional_id: str) -> PreparedProducer:
+        from confluent_kafka import KafkaError as Code
+        from confluent_kafka import KafkaException, Producer
+
+        errors: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None and len(errors) < 10:
+                errors.append((error, message.topic(), message.partition()))
+
+        settings = {**self._settings, "transactional.id": transactional_id, "on_delivery": delivered}
+        try:
+            producer = Producer(settings)
+            producer.init_transactions(_INIT_SECONDS)
+            producer.begin_transaction()
+        except KafkaException as error:
+            if error.args[0].code() == Code.INVALID_TRANSACTION_TIMEOUT:
+                raise KafkaError(
+                    f"KafkaSink: transaction.timeout.ms = {settings['transaction.timeout.ms']} is above the broker's "
+                    "maximum (transaction.max.timeout.ms, 15 minutes unless it was changed); lower the first or raise "
+                    "the second"
+                ) from None
+            raise refused("KafkaSink", f"beginning transaction {transactional_id}", self._servers, error) from None
+        return PreparedProducer(transactional_id, producer, errors)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,267 @@
+"""The readers of `KafkaSource`: a split is a partition; all splits of a subtask share one client.
+
+librdkafka fetches on its own threads; the mailbox only takes what is there, many records at a time and of any of its
+partitions, and each reader gets its own. A partition whose reader does not come for its records (it waits for other
+sources, say) is paused, so that what is held in memory stays bounded.
+
+A bounded partition ends when its position has reached the stop: at a record behind it, or at "end of partition". The
+offset of the last record says nothing, since the marks of transactions take offsets too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
+from typing import Any
+
+from tidegate.common.errors import TidegateError
+from tidegate.common.serialization import DeserializationSchema
+from tidegate.connectors.kafka.serialization import KafkaRecord, KafkaRecordDeserializationSchema
+from tidegate.connectors.kafka.settings import KafkaError, refused
+from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.connectors import SourceSplit, SplitReader
+
+_FETCH = 10_000  # records taken from the client at once
+_HELD = 20_000  # records of one partition that wait for their reader before it is paused
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KafkaSplit(SourceSplit):
+    """A partition from `start` to `stop` (None: for ever)."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int | None
+
+
+class PartitionClient:
+    """One consumer for the partitions of a subtask. Made by the first reader, closed with the last one."""
+
+    def __init__(self, settings: dict[str, Any], servers: str) -> None:
+        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import KafkaError as Code
+
+        try:
+            self._consumer: Any = Consumer(settings)
+        except KafkaException as error:
+            raise refused("KafkaSource", "opening a consumer", servers, error) from None
+        self.closed = False
+        self._servers = servers
+        self._eof = Code._PARTITION_EOF
+        self._lost = (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE)
+        self._final = (
+            Code.UNKNOWN_TOPIC_OR_PART,
+            Code.UNKNOWN_TOPIC_ID,
+            Code._UNKNOWN_TOPIC,
+            Code._UNKNOWN_PARTITION,
+            Code.TOPIC_AUTHORIZATION_FAILED,
+            Code.GROUP_AUTHORIZATION_FAILED,
+            Code._AUTHENTICATION,
+            Code.SASL_AUTHENTICATION_FAILED,
+        )
+        self._readers: dict[tuple[str, int], KafkaPartitionReader] = {}
+        self._paused: set[tuple[str, int]] = set()
+
+    def add(self, reader: KafkaPartitionReader, offset: int | None) -> None:
+        """None: there is nothing to read for it."""
+        from confluent_kafka import TopicPartition
+
+        split = reader.split
+        self._readers[split.topic, split.partition] = reader
+        if offset is not None:
+            self._consumer.incremental_assign([TopicPartition(split.topic, split.partition, offset)])
+
+    def fetch(self) -> None:
+        """Give what has arrived to the readers."""
+        messages = self._consumer.consume(_FETCH, 0)
+        if not messages:
+            return
+        readers = self._readers
+        only = next(iter(readers.values())) if len(readers) == 1 else None
+        for message in messages:
+            # Hot: one check, one look-up and one append per record.
+            if message.error() is not None:
+                self._on_error(message)
+            elif only is not None:
+                only.waiting.append(message)
+            elif (reader := readers.get((message.topic(), message.partition()))) is not None:
+                reader.waiting.append(message)
+        for place, reader in readers.items():
+            if len(reader.waiting) > _HELD and place not in self._paused:
+                self._pause(place)
+
+    def _on_error(self, message: Any) -> None:
+        error = message.error()
+        reader = self._readers.get((message.topic(), message.partition()))
+        if error.code() == self._eof:
+            if reader is not None:
+                reader.waiting.append(message)
+        elif error.code() in self._lost:
+            where = f"topic {message.topic()}, partition {message.partition()}"
+            raise KafkaError(
+                f"KafkaSource: {where}: offset {message.offset()} is not there any more ({error.str()}): retention has "
+                "deleted records that this job has not read, or the topic was made anew. To go on with the oldest that "
+                "is there, set_property('auto.offset.reset', 'earliest'); with the newest, 'latest'"
+            )
+        elif error.fatal() or error.code() in self._final:
+            where = f"topic {message.topic()}, partition {message.partition()}"
+            raise KafkaError(
+                f"KafkaSource, bootstrap servers {self._servers}: {where}: {error.str()}. Was the topic deleted, or "
+                "are rights missing?"
+            )
+        else:
+            _log.warning("KafkaSource: %s; librdkafka tries again", error.str())
+
+    def _pause(self, place: tuple[str, int]) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._paused.add(place)
+        self._consumer.pause([TopicPartition(*place)])
+
+    def drained(self, place: tuple[str, int]) -> None:
+        """The reader has taken all that was held for it."""
+        from confluent_kafka import TopicPartition
+
+        if place in self._paused:
+            self._paused.discard(place)
+            self._consumer.resume([TopicPartition(*place)])
+
+    def commit(self, split: KafkaSplit, offset: int) -> None:
+        """To the group, for show: a job starts from its own checkpoints."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            self._consumer.commit(offsets=[TopicPartition(split.topic, split.partition, offset)], asynchronous=True)
+        except KafkaException as error:
+            _log.warning("KafkaSource: the group's offset was not committed: %s", error)
+
+    def remove(self, split: KafkaSplit) -> None:
+        from confluent_kafka import TopicPartition
+
+        if self._readers.pop((split.topic, split.partition), None) is None:
+            return
+        self._paused.discard((split.topic, split.partition))
+        if self._readers:
+            place = TopicPartition(split.topic, split.partition)
+            if place in self._consumer.assignment():
+                self._consumer.incremental_unassign([place])
+        else:
+            self.closed = True
+            self._consumer.close()
+
+
+Deserializer = DeserializationSchema | KafkaRecordDeserializationSchema
+
+
+class KafkaPartitionReader(SplitReader[Any]):
+    """The offset is that of the next record to read."""
+
+    def __init__(
+        self, split: KafkaSplit, offset: int | None, client: PartitionClient, schema: Deserializer, commits: bool
+    ) -> None:
+        self.split = split
+        self.waiting: deque[Any] = deque()  # messages, and "end of partition" among them, in order
+        self._client = client
+        self._commits = commits
+        self._next = split.start if offset is None else offset
+        self._ended = split.stop is not None and self._next >= split.stop
+        self._schema = schema
+        self._is_end: Callable[[Any], bool] | None = None
+        plain = DeserializationSchema.is_end_of_stream
+        if isinstance(schema, DeserializationSchema) and type(schema).is_end_of_stream is not plain:
+            self._is_end = schema.is_end_of_stream
+        client.add(self, None if self._ended else self._next)
+
+    def poll(self, max_records: int) -> RecordBatch | list[Any] | None:
+        if self._ended:
+            return None
+        if not self.waiting:
+            self._client.drained((self.split.topic, self.split.partition))
+            self._client.fetch()
+            if not self.waiting:
+                return []
+        messages = self._take(max_records)
+        if not messages:
+            return None if self._ended else []
+        values = self._values(messages)
+        stamps = [message.timestamp()[1] for message in messages]
+        if any(map(is_, values, repeat(None))):
+            kept = [i for i, value in enumerate(values) if value is not None]
+            values, stamps = [values[i] for i in kept], [stamps[i] for i in kept]
+        if self._is_end is not None:
+            for i, value in enumerate(values):
+                if self._is_end(value):
+                    self._ended = True
+                    values, stamps = values[:i], stamps[:i]
+                    break
+        return RecordBatch(values, stamps)
+
+    def _take(self, limit: int) -> list[Any]:
+        """The next records, up to the stop. Moves the position."""
+        waiting, stop = self.waiting, self.split.stop
+        count = min(limit, len(waiting))
+        messages = [waiting.popleft() for _ in range(count)]
+        if stop is None:
+            self._next = messages[-1].offset() + 1
+            return messages
+        taken = []
+        for message in messages:
+            at_end = message.error() is not None
+            if at_end or message.offset() >= stop:
+                self._next = max(self._next, min(message.offset(), stop))
+                if message.offset() >= stop:
+                    self._ended = True
+                    waiting.clear()
+                    break
+                continue
+            taken.append(message)
+            self._next = message.offset() + 1
+            if self._next >= stop:
+                self._ended = True
+                waiting.clear()
+                break
+        return taken
+
+    def _values(self, messages: list[Any]) -> list[Any]:
+        rest = iter(messages)
+        try:
+            if isinstance(self._schema, KafkaRecordDeserializationSchema):
+                whole = self._schema.deserialize
+                return [whole(_record(message)) for message in rest]
+            convert = self._schema.deserialize
+            return [None if (value := message.value()) is None else convert(value) for message in rest]
+        except Exception as error:
+            culprit = messages[len(messages) - len(list(rest)) - 1]
+            raise TidegateError(
+                f"KafkaSource: the record at topic {culprit.topic()}, partition {culprit.partition()}, offset "
+                f"{culprit.offset()} cannot be deserialized: {type(error).__name__}: {error}"
+            ) from error
+
+    def offset(self) -> int:
+        return self._next
+
+    def notify_checkpoint_complete(self, checkpoint_id: int, offset: Any) -> None:
+        if self._commits and not self._client.closed:
+            self._client.commit(self.split, offset)
+
+    def close(self) -> None:
+        self.waiting.clear()
+        self._client.remove(self.split)
+
+
+def _record(message: Any) -> KafkaRecord:
+    return KafkaRecord(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        message.headers() or [],
+    )

@@ -1,0 +1,259 @@
+"""`KafkaSource`: partitions as splits, offsets in the job's own checkpoints."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.serialization import DeserializationSchema
+from tidegate.connectors.kafka.admin import ClusterAdmin
+from tidegate.connectors.kafka.offsets import KafkaOffsetsInitializer, KafkaTopicPartition, Place
+from tidegate.connectors.kafka.reading import Deserializer, KafkaPartitionReader, KafkaSplit, PartitionClient
+from tidegate.connectors.kafka.serialization import KafkaRecordDeserializationSchema, checked_deserializer
+from tidegate.connectors.kafka.settings import (
+    KafkaError,
+    check_installed,
+    checked_property,
+    checked_servers,
+    librdkafka_settings,
+    shown,
+)
+from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
+
+_COMMITS = "commit.offsets.on.checkpoint"
+
+
+class KafkaSource(Source[Any]):
+    """Reads topics of Kafka, replayable: after a recovery from the offsets of the checkpoint. Make one with
+    `KafkaSource.builder()`. Needs `pip install tidegate[kafka]`.
+
+    Records have Kafka's timestamps as their event time; watermarks are made per partition. Records of transactions are
+    read when those are committed (`isolation.level`, if it is to be otherwise). The partitions are those that are there
+    when the job is submitted. Records whose value is empty (tombstones) are left out unless the schema sees the whole
+    record."""
+
+    def __init__(
+        self,
+        properties: dict[str, str],
+        topics: Sequence[str],
+        pattern: str | None,
+        partitions: frozenset[Place],
+        start: KafkaOffsetsInitializer,
+        stop: KafkaOffsetsInitializer | None,
+        bounded: bool,
+        schema: Deserializer,
+    ) -> None:
+        check_installed("KafkaSource")
+        self._properties = properties
+        self._topics = list(topics)
+        self._pattern = pattern
+        self._partitions = partitions
+        self._start = start
+        self._stop = stop
+        self._bounded = bounded
+        self._schema = schema
+        self._clients: weakref.WeakKeyDictionary[SourceContext, PartitionClient] = weakref.WeakKeyDictionary()
+
+    @staticmethod
+    def builder() -> KafkaSourceBuilder:
+        return KafkaSourceBuilder()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_clients": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {**state, "_clients": weakref.WeakKeyDictionary()}
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self._bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_splits(self, parallelism: int) -> Sequence[SourceSplit]:
+        admin = ClusterAdmin("KafkaSource", self._properties)
+        places = self._places(admin)
+        committed_only = self._properties.get("isolation.level", "read_committed") == "read_committed"
+        group = self._properties.get("group.id")
+        starts = self._start.resolve(admin, places, group, committed_only)
+        stops = {} if self._stop is None else self._stop.resolve(admin, places, group, committed_only)
+        return [
+            KafkaSplit(f"{topic}-{number}", topic, number, starts[topic, number], stops.get((topic, number)))
+            for topic, number in places
+        ]
+
+    def _places(self, admin: ClusterAdmin) -> list[Place]:
+        if self._partitions:
+            counts = admin.partitions({topic for topic, _ in self._partitions})
+            for topic, number in sorted(self._partitions):
+                if number >= counts[topic]:
+                    raise KafkaError(
+                        f"KafkaSource: topic '{topic}' has {counts[topic]} partitions, there is no number {number}"
+                    )
+            return sorted(self._partitions)
+        counts = admin.partitions(self._topics) if self._pattern is None else admin.matching(self._pattern)
+        if not counts:
+            raise KafkaError(f"KafkaSource: no topic matches the pattern '{self._pattern}'")
+        # Numbers first: the partitions of a topic are spread over the subtasks, whatever their count.
+        return sorted(((t, n) for t, count in counts.items() for n in range(count)), key=lambda place: place[::-1])
+
+    def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Any]:
+        if not isinstance(split, KafkaSplit):
+            raise TypeError(f"KafkaSource cannot read {split!r}")
+        client = self._clients.get(context)
+        if client is None or client.closed:
+            client = PartitionClient(self._consumer_settings(), self._properties["bootstrap.servers"])
+            self._clients[context] = client
+            self._schema.open()
+        commits = "group.id" in self._properties and self._properties.get(_COMMITS, "true") == "true"
+        return KafkaPartitionReader(split, offset, client, self._schema, commits)
+
+    def _consumer_settings(self) -> dict[str, Any]:
+        settings = librdkafka_settings(self._properties)
+        if prefix := self._properties.get("client.id.prefix"):
+            settings["client.id"] = prefix
+        settings.setdefault("group.id", "tidegate")  # librdkafka wants one; it is neither joined nor committed to
+        settings.setdefault("isolation.level", "read_committed")
+        settings.setdefault("auto.offset.reset", "error")
+        if settings["auto.offset.reset"] == "none":
+            settings["auto.offset.reset"] = "error"
+        settings.setdefault("fetch.queue.backoff.ms", 10)  # a second by default: a third of the rate
+        settings |= {
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": self._stop is not None,
+            "allow.auto.create.topics": False,
+        }
+        return settings
+
+    def get_produced_type(self) -> Any:
+        return self._schema.get_produced_type()
+
+    def __repr__(self) -> str:
+        what = self._pattern or ", ".join(self._topics or sorted({topic for topic, _ in self._partitions}))
+        return f"KafkaSource({what}, {shown(self._properties)})"
+
+
+class KafkaSourceBuilder:
+    """Bootstrap servers, one of topics, pattern and partitions, and a deserializer are needed. From the earliest offset
+    unless `set_starting_offsets` says otherwise; unbounded unless `set_bounded` is called."""
+
+    def __init__(self) -> None:
+        self._properties: dict[str, str] = {}
+        self._topics: list[str] = []
+        self._pattern: str | None = None
+        self._partitions: frozenset[Place] = frozenset()
+        self._start = KafkaOffsetsInitializer.earliest()
+        self._stop: KafkaOffsetsInitializer | None = None
+        self._bounded = False
+        self._schema: Deserializer | None = None
+
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder:
+        self._properties["bootstrap.servers"] = checked_servers("set_bootstrap_servers", bootstrap_servers)
+        return self
+
+    def set_group_id(self, group_id: str) -> KafkaSourceBuilder:
+        """The group whose committed offsets can be started from, and that gets this job's offsets, for show, after each
+        complete checkpoint. Nothing is rebalanced: the job hands out its partitions itself."""
+        if not isinstance(group_id, str) or not group_id.strip():
+            raise ConfigurationError(f"set_group_id: takes the name of a group, got {group_id!r}")
+        self._properties["group.id"] = group_id
+        return self
+
+    def set_starting_offsets(self, starting_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
+        self._start = _initializer("set_starting_offsets", starting_offsets_initializer)
+        return self
+
+    def set_topics(self, *topics: str) -> KafkaSourceBuilder:
+        if not topics or not all(isinstance(topic, str) and topic.strip() for topic in topics):
+            raise ConfigurationError(f"set_topics: takes names of topics, got {topics!r}")
+        self._choose("set_topics")
+        self._topics = list(dict.fromkeys(topics))
+        return self
+
+    def set_topic_pattern(self, topic_pattern: str) -> KafkaSourceBuilder:
+        """All topics whose whole name matches this regular expression."""
+        try:
+            re.compile(topic_pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigurationError(f"set_topic_pattern: no regular expression: {topic_pattern!r}: {error}") from None
+        self._choose("set_topic_pattern")
+        self._pattern = topic_pattern
+        return self
+
+    def set_partitions(self, partitions: AbstractSet[KafkaTopicPartition]) -> KafkaSourceBuilder:
+        if not partitions or not all(isinstance(partition, KafkaTopicPartition) for partition in partitions):
+            raise ConfigurationError(f"set_partitions: takes a set of KafkaTopicPartition, got {partitions!r}")
+        self._choose("set_partitions")
+        self._partitions = frozenset((partition.topic, partition.partition) for partition in partitions)
+        return self
+
+    def _choose(self, where: str) -> None:
+        if self._topics or self._pattern or self._partitions:
+            raise ConfigurationError(f"{where}: give one of set_topics, set_topic_pattern and set_partitions, once")
+
+    def set_unbounded(self, stopping_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
+        """Stops there too, but counts as unbounded: it runs in STREAMING mode."""
+        self._stop = _initializer("set_unbounded", stopping_offsets_initializer)
+        self._bounded = False
+        return self
+
+    def set_bounded(self, stopping_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
+        """Read up to these offsets, not including them, and end. They are looked up when the job is submitted."""
+        self._stop = _initializer("set_bounded", stopping_offsets_initializer)
+        self._bounded = True
+        return self
+
+    def set_value_only_deserializer(self, deserialization_schema: DeserializationSchema) -> KafkaSourceBuilder:
+        self._schema = checked_deserializer("set_value_only_deserializer", deserialization_schema)
+        return self
+
+    def set_deserializer(self, record_deserializer: KafkaRecordDeserializationSchema) -> KafkaSourceBuilder:
+        """A schema that sees key, headers, topic, partition, offset and timestamp too."""
+        if not isinstance(record_deserializer, KafkaRecordDeserializationSchema):
+            raise TypeError(f"set_deserializer: takes a KafkaRecordDeserializationSchema, got {record_deserializer!r}")
+        self._schema = record_deserializer
+        return self
+
+    def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
+        return self.set_property("client.id.prefix", prefix)
+
+    def set_property(self, key: str, value: str) -> KafkaSourceBuilder:
+        """A property of librdkafka's consumer."""
+        name, text = checked_property("KafkaSource.set_property", key, value)
+        self._properties[name] = text
+        return self
+
+    def set_properties(self, props: Mapping[str, str]) -> KafkaSourceBuilder:
+        for key, value in props.items():
+            self.set_property(key, value)
+        return self
+
+    def build(self) -> KafkaSource:
+        if "bootstrap.servers" not in self._properties:
+            raise ConfigurationError("KafkaSource: set_bootstrap_servers is missing")
+        if not (self._topics or self._pattern or self._partitions):
+            raise ConfigurationError("KafkaSource: give one of set_topics, set_topic_pattern and set_partitions")
+        if self._schema is None:
+            raise ConfigurationError("KafkaSource: set_value_only_deserializer (or set_deserializer) is missing")
+        needs_group = self._start.needs_group or (self._stop is not None and self._stop.needs_group)
+        if needs_group and "group.id" not in self._properties:
+            raise ConfigurationError("KafkaSource: committed offsets are those of a group; set_group_id is missing")
+        return KafkaSource(
+            dict(self._properties),
+            self._topics,
+            self._pattern,
+            self._partitions,
+            self._start,
+            self._stop,
+            self._bounded,
+            self._schema,
+        )
+
+
+def _initializer(where: str, initializer: object) -> KafkaOffsetsInitializer:
+    if not isinstance(initializer, KafkaOffsetsInitializer):
+        raise TypeError(f"{where}: takes a KafkaOffsetsInitializer such as .earliest(), got {initializer!r}")
+    return initializer

@@ -1,0 +1,286 @@
+"""Transactions seen from outside: found, looked at, committed and aborted by a process that did not begin them.
+
+A transaction is (transactional id, producer id, epoch). Kafka commits it for whoever names all three (EndTxn), so a
+committable survives the process, and the broker, that wrote it. Three traps, found by trying:
+
+- With one producer for several transactions the epoch stays the same, and a late commit of the first would commit the
+  third, half written. So each transaction has a new producer: that moves the epoch, and what is late is fenced.
+- Requests of a newer version than librdkafka's own must not be mixed in: at most version 3.
+- "Fenced" is the answer both to a transaction that the broker has aborted at its timeout and to one that was committed
+  long ago and whose id has served again since. The difference is between lost and done, so it is looked up: a
+  committable carries a *witness*, the place of one of its records. A reader of committed records sees the witness, or
+  what comes after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.connectors.kafka.settings import KafkaError, librdkafka_settings, python_settings
+
+_END_TXN_VERSION = 3
+_SECONDS = 15.0
+_DONE, _BUSY = 0, frozenset({14, 15, 16, 51, 7, 13})
+_GONE = frozenset({47, 48, 49, 90})
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The place of a record of a transaction."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class KafkaTransaction:
+    """A committable: all records between two barriers of one writer, flushed."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    witness: Witness
+    timeout_ms: int
+
+
+class EndResult(enum.Enum):
+    DONE = "The transaction has this end now, or had it before."
+    BUSY = "The broker cannot say yet: ask again."
+    GONE = "The broker knows no open transaction with this id, producer and epoch."
+
+
+class Fate(enum.Enum):
+    COMMITTED = "A reader of committed records sees the witness."
+    ABORTED = "A reader of committed records sees what comes after the witness, but not the witness."
+    OPEN = "Readers of committed records still wait in front of the witness."
+    DELETED = "The topic no longer reaches back to the witness: retention has removed it."
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """What a broker says of a transaction that has not ended."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    state: str
+    timeout_ms: int
+    started_ms: int
+    partitions: tuple[tuple[str, int], ...]
+
+
+class TransactionClient:
+    """A connection for all of this. It is opened at the first question, and anew after an error. Blocks: not for the
+    mailbox, except `witness`, which a barrier has to wait for."""
+
+    def __init__(self, connector: str, properties: Mapping[str, str]) -> None:
+        self._connector = connector
+        self._properties = dict(properties)
+        self._client: Any = None
+
+    def end(self, transactional_id: str, producer_id: int, epoch: int, commit: bool) -> EndResult:
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        with self._errors("ending a transaction") as client:
+            try:
+                coordinator = client.describe_transactions([transactional_id])[transactional_id].coordinator_id
+            except Exception as error:
+                if getattr(error, "errno", None) == _UNKNOWN_ID:
+                    return EndResult.GONE
+                raise
+            request = EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                committed=commit,
+                max_version=_END_TXN_VERSION,
+            )
+            code = client._manager.run(client._manager.send, request, coordinator).error_code
+        if code == _DONE:
+            return EndResult.DONE
+        if code in _BUSY:
+            self.close()  # the coordinator may have moved
+            return EndResult.BUSY
+        if code in _GONE:
+            return EndResult.GONE
+        raise KafkaError(f"{self._connector}: the broker refuses to end transaction {transactional_id}: error {code}")
+
+    def ended(self, transactional_id: str, producer_id: int, epoch: int, commit: bool, seconds: float) -> EndResult:
+        """`end`, asked again while the broker is busy."""
+        deadline = time.monotonic() + seconds
+        while True:
+            result = self.end(transactional_id, producer_id, epoch, commit)
+            if result is not EndResult.BUSY or time.monotonic() > deadline:
+                return result
+            time.sleep(0.05)
+
+    def describe(self, transactional_id: str) -> OpenTransaction | None:
+        """None when the broker has never heard of the id, or has forgotten it."""
+        with self._errors("looking at a transaction") as client:
+            try:
+                found = client.describe_transactions([transactional_id])[transactional_id]
+            except Exception as error:
+                if getattr(error, "errno", None) == _UNKNOWN_ID:
+                    return None
+                raise
+        return OpenTransaction(
+            transactional_id,
+            found.producer_id,
+            found.producer_epoch,
+            found.state.value,
+            found.transaction_timeout_ms,
+            found.transaction_start_time_ms,
+            tuple(sorted((p.topic, p.partition) for p in found.topic_partitions)),
+        )
+
+    def open_transactions(self, prefix: str) -> list[OpenTransaction]:
+        """Those whose id begins with `prefix` and that have not ended."""
+        with self._errors("listing transactions") as client:
+            listed = client.list_transactions(state_filters=["Ongoing"])
+        ids = sorted(t.transactional_id for found in listed.values() for t in found)
+        described = [self.describe(name) for name in ids if name.startswith(prefix)]
+        return [t for t in described if t is not None and t.state == "Ongoing"]
+
+    def witness(self, transaction: OpenTransaction) -> Witness:
+        """The first record of the transaction in one of its partitions."""
+        from kafka.structs import TopicPartition
+
+        with self._errors("looking for a transaction's first record") as client:
+            for topic, number in transaction.partitions:
+                partition = TopicPartition(topic, number)
+                for producer in client.describe_producers([partition])[partition].active_producers:
+                    if (
+                        producer.producer_id == transaction.producer_id
+                        and producer.current_transaction_start_offset >= 0
+                    ):
+                        return Witness(topic, number, producer.current_transaction_start_offset)
+        raise KafkaError(
+            f"{self._connector}: transaction {transaction.transactional_id} has no record in any of its partitions, "
+            "though all of them were acknowledged"
+        )
+
+    def members(self, group: str) -> list[str]:
+        """The client ids of the members of a consumer group. (librdkafka's own question does not return for a group
+        that is not there.)"""
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            with self._errors(f"asking for the members of group {group}") as client:
+                try:
+                    found = client.describe_groups([group])[group]
+                    problem = str(found.get("error") or "")
+                except Exception as error:
+                    if getattr(error, "errno", None) not in _BUSY:
+                        raise
+                    problem = f"[Error {getattr(error, 'errno', None)}]"
+            if not problem or "[Error 69]" in problem:  # no such group
+                return sorted(member["client_id"] for member in (found["members"] if not problem else ()))
+            if time.monotonic() > deadline or not any(f"[Error {code}]" in problem for code in _BUSY):
+                raise KafkaError(f"{self._connector}: asking for the members of group {group}: {problem}")
+            self.close()
+            time.sleep(0.2)
+
+    def fate(self, witness: Witness) -> Fate:
+        from confluent_kafka import Consumer, TopicPartition
+        from confluent_kafka import KafkaError as Code
+
+        settings = librdkafka_settings(self._properties)
+        for name in ("transactional.id", "transaction.timeout.ms"):
+            settings.pop(name, None)
+        settings |= {
+            "group.id": f"tidegate-witness-{uuid.uuid4().hex}",  # never joined: nothing is subscribed or committed
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        consumer = Consumer({k: v for k, v in settings.items() if k not in OF_PRODUCERS})
+        try:
+            consumer.assign([TopicPartition(witness.topic, witness.partition, witness.offset)])
+            deadline = time.monotonic() + _SECONDS
+            while time.monotonic() < deadline:
+                message = consumer.poll(0.2)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    return Fate.COMMITTED if message.offset() == witness.offset else Fate.ABORTED
+                if error.code() == Code._PARTITION_EOF:
+                    return Fate.ABORTED if (message.offset() or 0) > witness.offset else Fate.OPEN
+                if error.code() in (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE):
+                    return Fate.DELETED
+                if error.code() in (Code.UNKNOWN_TOPIC_OR_PART, Code._UNKNOWN_PARTITION, Code._UNKNOWN_TOPIC):
+                    return Fate.DELETED
+        finally:
+            consumer.close()
+        raise KafkaError(
+            f"{self._connector}: topic {witness.topic}, partition {witness.partition} could not be read in "
+            f"{_SECONDS:.0f} s"
+        )
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str) -> Iterator[Any]:
+        try:
+            if self._client is None:
+                self._client = self._connected()
+            yield self._client
+        except KafkaError:
+            raise
+        except Exception as error:
+            self.close()
+            raise KafkaError(
+                f"{self._connector}, bootstrap servers {self._properties['bootstrap.servers']}: {doing} failed: "
+                f"{type(error).__name__}: {error}"
+            ) from None
+
+    def _connected(self) -> Any:
+        from kafka.admin import KafkaAdminClient
+
+        # It logs every try to reach a broker that is away, as an error; the errors that matter are raised.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        return KafkaAdminClient(
+            **python_settings(self._properties),
+            bootstrap_timeout_ms=int(_SECONDS * 1000),
+            request_timeout_ms=int(_SECONDS * 1000),
+            client_id="tidegate",
+        )
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # the connection is of no more use, whatever it says
+                client.close()
+
+
+_UNKNOWN_ID = 105  # TRANSACTIONAL_ID_NOT_FOUND
+OF_PRODUCERS = frozenset(
+    {
+        "enable.idempotence",
+        "acks",
+        "request.required.acks",
+        "compression.type",
+        "compression.codec",
+        "linger.ms",
+        "queue.buffering.max.ms",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.kbytes",
+        "batch.size",
+        "batch.num.messages",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "retries",
+        "message.send.max.retries",
+        "partitioner",
+        "delivery.report.only.error",
+        "message.max.bytes",
+    }
+)

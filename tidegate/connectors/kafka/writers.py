@@ -1,0 +1,277 @@
+"""The writers of `KafkaSink`: one for each guarantee's way, and what they share: records into a producer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from tidegate.common.errors import TidegateError
+from tidegate.connectors.kafka.lease import PrefixLease
+from tidegate.connectors.kafka.producers import (
+    CommittedTransactions,
+    PreparedProducer,
+    ProducerFactory,
+    TransactionalIds,
+)
+from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
+from tidegate.connectors.kafka.settings import KafkaError, refused
+from tidegate.connectors.kafka.transactions import EndResult, KafkaTransaction, TransactionClient
+from tidegate.contracts.connectors import SinkContext, SinkWriter
+
+_QUEUE = 100_000  # records that may wait in a producer before the task waits
+_ABORT_SECONDS = 30.0
+_log = logging.getLogger(__name__)
+
+
+class RecordProduction:
+    """Puts records into a producer; blocks only when the broker takes none."""
+
+    def __init__(
+        self, schema: KafkaRecordSerializationSchema, servers: str, full_seconds: float, writes_timestamps: bool
+    ) -> None:
+        schema.open()
+        self._writes_timestamps = writes_timestamps  # the event time of records that have one
+        self._schema = schema
+        self.topic = schema.topic
+        self._servers = servers
+        self._full_seconds = full_seconds
+
+    def produce(self, producer: Any, values: list[Any], timestamps: list[int] | None) -> None:
+        from confluent_kafka import KafkaException
+
+        if not self._writes_timestamps:
+            timestamps = None
+        rest = iter(values)
+        try:
+            if self._schema.plain and timestamps is None:
+                self._produce_plain(producer, rest)
+            else:
+                self._produce_all(producer, rest, timestamps)
+        except KafkaException as error:
+            raise self._told(error, values, rest) from None
+        producer.poll(0)
+
+    def _produce_plain(self, producer: Any, rest: Any) -> None:
+        # The hot path: one call for the schema and one for the producer per record.
+        produce, serialize, topic = producer.produce, self._schema.value_schema.serialize, self._schema.topic
+        for value in rest:
+            message = serialize(value)
+            try:
+                produce(topic, message)
+            except BufferError:
+                self._when_there_is_room(producer, topic, message, {})
+
+    def _produce_all(self, producer: Any, rest: Any, timestamps: list[int] | None) -> None:
+        schema = self._schema
+        select, key_schema = schema.select_topic, schema.key_schema
+        for i, value in enumerate(rest):
+            more: dict[str, Any] = {}
+            if key_schema is not None:
+                more["key"] = key_schema.serialize(value)
+            if schema.headers is not None:
+                more["headers"] = schema.headers(value)
+            if schema.partition is not None:
+                more["partition"] = schema.partition(value)
+            stamp = schema.timestamp(value) if schema.timestamp is not None else None
+            if stamp is None and timestamps is not None:
+                stamp = timestamps[i]
+            if stamp is not None and stamp >= 0:  # Kafka knows no time before 1970
+                more["timestamp"] = stamp
+            topic = select(value) if select is not None else schema.topic
+            message = schema.value_schema.serialize(value)
+            try:
+                producer.produce(topic, message, **more)
+            except BufferError:
+                self._when_there_is_room(producer, topic, message, more)
+
+    def _when_there_is_room(self, producer: Any, topic: Any, message: Any, more: dict[str, Any]) -> None:
+        deadline = time.monotonic() + self._full_seconds
+        while True:
+            producer.poll(0.1)
+            try:
+                producer.produce(topic, message, **more)
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise KafkaError(
+                        f"KafkaSink, bootstrap servers {self._servers}: the broker has taken no records for "
+                        f"{self._full_seconds:.0f} s (message.timeout.ms)"
+                    ) from None
+
+    def _told(self, error: Any, values: list[Any], rest: Any) -> TidegateError:
+        from confluent_kafka import KafkaError as Code
+
+        at = len(values) - len(list(rest)) - 1
+        if error.args[0].code() == Code.MSG_SIZE_TOO_LARGE:
+            return KafkaError(
+                f"KafkaSink: record {at} of this batch is larger than message.max.bytes allows; raise it here, and "
+                "max.message.bytes of the topic"
+            )
+        return refused("KafkaSink", f"writing record {at} of a batch", self._servers, error)
+
+    def flush(self, producer: Any, errors: list[Any]) -> None:
+        """All that was produced is with the broker, or an error."""
+        left = producer.flush(self._full_seconds)
+        if errors:
+            error, topic, partition = errors[0]
+            raise KafkaError(
+                f"KafkaSink: the broker refuses a record for topic {topic}, partition {partition}: {error.str()}. "
+                "Nothing of this checkpoint was committed; the records are written again after the restart"
+            )
+        if left:
+            raise KafkaError(
+                f"KafkaSink, bootstrap servers {self._servers}: {left} records were not acknowledged within "
+                f"{self._full_seconds:.0f} s (message.timeout.ms); they are written again after the restart"
+            )
+
+
+class PlainKafkaWriter(SinkWriter[Any, KafkaTransaction]):
+    """AT_LEAST_ONCE: acknowledged before every barrier. NONE: at the end of input only."""
+
+    def __init__(self, settings: dict[str, Any], production: RecordProduction, servers: str, at_barriers: bool) -> None:
+        from confluent_kafka import KafkaException, Producer
+
+        self._production = production
+        self._at_barriers = at_barriers
+        self._errors: list[Any] = []
+        try:
+            self._producer: Any = Producer({**settings, "on_delivery": self._delivered})
+        except KafkaException as error:
+            raise refused("KafkaSink", "opening a producer", servers, error) from None
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None and len(self._errors) < 10:
+            self._errors.append((error, message.topic(), message.partition()))
+
+    def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
+        self._production.produce(self._producer, values, timestamps)
+
+    def flush(self, end_of_input: bool) -> None:
+        if self._at_barriers or end_of_input:
+            self._production.flush(self._producer, self._errors if self._at_barriers else [])
+
+    @property
+    def available(self) -> bool:
+        if len(self._producer) < _QUEUE // 2:
+            return True
+        self._producer.poll(0)
+        return False
+
+    def close(self) -> None:
+        self._producer = None
+
+
+class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
+    """EXACTLY_ONCE: a transaction from barrier to barrier."""
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        properties: dict[str, str],
+        production: RecordProduction,
+        prefix: str,
+        named: bool,
+        context: SinkContext,
+        committed: CommittedTransactions,
+    ) -> None:
+        self._production = production
+        self._committed = committed
+        self._timeout_ms = int(settings["transaction.timeout.ms"])
+        self._client = TransactionClient("KafkaSink", properties)
+        self._lease: PrefixLease | None = None
+        if named and context.subtask == 0 and not context.of_one_attempt:
+            self._lease = PrefixLease(prefix, context.job_id, production.topic, properties)
+        needed = {t.transactional_id for t in context.restored_committables}
+        needed |= {t.transactional_id for t in context.committables_of_all}
+        if not context.of_one_attempt:
+            self._abort_leftovers(prefix, needed, context)
+        self._ids = TransactionalIds(prefix, context.subtask, needed)
+        self._producers = ProducerFactory(settings, properties["bootstrap.servers"], self._ids)
+        self._producers.prepare()
+        self._open: PreparedProducer | None = None
+        self._opened_at = 0.0
+        self._written = 0
+        self._waiting: set[str] = set()  # ids of transactions that wait for their commit
+        self._clock = context.clock
+
+    def _abort_leftovers(self, prefix: str, needed: set[str], context: SinkContext) -> None:
+        """Transactions under this prefix that no checkpoint will commit: of an attempt that died, of subtasks that no
+        longer exist, of a job that never completed a checkpoint. Readers of committed records wait behind them."""
+        for found in self._client.open_transactions(f"{prefix}-"):
+            owner = found.transactional_id[len(prefix) + 1 :].split("-", 1)[0]
+            mine = owner.isdigit() and int(owner) % context.parallelism == context.subtask
+            if not mine or found.transactional_id in needed:
+                continue
+            result = self._client.ended(found.transactional_id, found.producer_id, found.epoch, False, _ABORT_SECONDS)
+            if result is EndResult.BUSY:
+                raise KafkaError(
+                    f"KafkaSink: transaction {found.transactional_id}, left over from an earlier attempt, could not be "
+                    f"aborted in {_ABORT_SECONDS:.0f} s. See: tidegate kafka transactions list"
+                )
+            _log.info("aborted transaction %s, left over from an earlier attempt", found.transactional_id)
+
+    def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
+        if not values:
+            return
+        if self._open is None:
+            self._open = self._producers.take()
+            self._opened_at = self._clock.now_ms()
+            self._producers.prepare()  # the one after it
+        self._production.produce(self._open.producer, values, timestamps)
+        self._written += len(values)
+
+    @property
+    def available(self) -> bool:
+        for name in self._committed.take(self._waiting):
+            self._waiting.discard(name)
+            self._ids.give_back(name)
+        if self._open is None:
+            self._producers.prepare()
+            return self._producers.ready
+        if len(self._open.producer) < _QUEUE // 2:
+            return True
+        self._open.producer.poll(0)
+        return False
+
+    def flush(self, end_of_input: bool) -> None:
+        if self._open is not None:
+            self._production.flush(self._open.producer, self._open.errors)
+
+    def prepare_commit(self) -> list[KafkaTransaction]:
+        ended, self._open = self._open, None
+        if ended is None:
+            return []  # Kafka would refuse to commit a transaction without records
+        found = self._client.describe(ended.transactional_id)
+        if found is None or found.state != "Ongoing":
+            raise KafkaError(
+                f"KafkaSink: transaction {ended.transactional_id} was open for "
+                f"{(self._clock.now_ms() - self._opened_at) / 1000:.0f} s and has been aborted by the broker "
+                f"(transaction.timeout.ms = {self._timeout_ms}). Nothing is lost: the job goes back to its last "
+                "checkpoint. Let checkpoints be closer together, or raise transaction.timeout.ms"
+            )
+        self._warn_when_near()
+        committable = KafkaTransaction(
+            ended.transactional_id, found.producer_id, found.epoch, self._client.witness(found), self._timeout_ms
+        )
+        self._waiting.add(ended.transactional_id)
+        self._producers.drop(ended.producer)
+        return [committable]
+
+    def _warn_when_near(self) -> None:
+        age = self._clock.now_ms() - self._opened_at
+        if age > self._timeout_ms / 3:
+            _log.warning(
+                "a transaction of KafkaSink was open for %.0f s before its checkpoint, and the broker aborts it after "
+                "%.0f s (transaction.timeout.ms), the time until a recovery commits it included: a longer outage would "
+                "lose what it holds. Let checkpoints be closer together, or raise the timeout",
+                age / 1000,
+                self._timeout_ms / 1000,
+            )
+
+    def close(self) -> None:
+        self._open = None
+        self._producers.close()
+        self._client.close()
+        if self._lease is not None:
+            self._lease.close()
