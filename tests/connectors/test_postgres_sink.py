@@ -1,0 +1,306 @@
+"""PostgresSink and JdbcSink against a real database: what is visible when, commits by others, what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.connectors.database import Database, running_database
+from tests.connectors.kafka_kit import WallClock, barrier
+from tidegate.common import Row, Types
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.types import RowKind
+from tidegate.connectors.postgres.connection import PostgresError
+from tidegate.connectors.postgres.sink import PostgresSink, PostgresSinkBuilder
+from tidegate.contracts.connectors import SinkContext
+from tidegate.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
+
+
+@pytest.fixture
+def table(database: Database, name: str) -> str:
+    database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, text text, amount numeric(10, 2))")
+    return name
+
+
+def to(database: Any, table: str) -> PostgresSinkBuilder:
+    return PostgresSink.builder().set_url(database.url).set_table(table)
+
+
+def open_writer(
+    sink: Any,
+    subtask: int = 0,
+    parallelism: int = 1,
+    restored: Sequence[Any] = (),
+    of_all: Sequence[Any] | None = None,
+    job_id: str = "job",
+) -> Any:
+    sink.check_start(1)
+    shipped = pickle.loads(pickle.dumps(sink))
+    context = SinkContext(
+        job_id,
+        "sink",
+        subtask,
+        parallelism,
+        0,
+        WallClock(),
+        operator_id=f"op-{getattr(sink, '_table', 'jdbc')}",
+        restored_committables=restored,
+        committables_of_all=restored if of_all is None else of_all,
+    )
+    writer = shipped.create_writer(context)
+    writer.committer = shipped.create_committer()
+    return writer
+
+
+def barrier_of(writer: Any, values: list[Any]) -> list[Any]:
+    writer.write_batch(values, None)
+    return barrier(writer)
+
+
+def rows(*numbers: int) -> list[tuple[Any, ...]]:
+    return [(n, f"row {n}", Decimal(n) / 4) for n in numbers]
+
+
+def ids(database: Database, table: str) -> list[int]:
+    return [n for (n,) in database.execute(f"SELECT id FROM {table} ORDER BY id")]
+
+
+# ---------------------------------------------------------------- append
+
+
+def test_rows_are_seen_after_the_commit_and_a_commit_may_be_repeated(database: Database, table: str) -> None:
+    writer = open_writer(to(database, table).build())
+    writer.write_batch(rows(1, 2), None)
+    writer.write_batch([Row(id=3, text=None, amount=None), {"id": 4, "text": "x", "amount": Decimal("1.25")}], None)
+    first = barrier(writer)
+    writer.write_batch(rows(5), None)
+    assert ids(database, table) == []
+    for _ in range(2):
+        assert writer.committer.commit(first) == []
+        assert ids(database, table) == [1, 2, 3, 4]
+    second = barrier(writer)
+    assert barrier(writer) == []
+    writer.close()
+    assert open_writer(to(database, table).build(), restored=second).committer.commit([*first, *second]) == []
+    assert (
+        database.psql(f"SELECT id, text, amount FROM {table} WHERE id IN (4, 5) ORDER BY id")
+        == "4|x|1.25\n5|row 5|1.25\n"
+    )
+
+
+def test_another_process_commits_what_a_killed_one_prepared_also_after_the_database_was_killed(name: str) -> None:
+    with running_database() as database:
+        database.execute(f"CREATE TABLE {name} (id int8)")
+        program = f"""
+            import os, pickle, sys
+            from tests.connectors.test_postgres_sink import *
+            database = type("Database", (), {{"url": "{database.url}"}})()
+            writer = open_writer(to(database, "{name}").build())
+            writer.write_batch([(n,) for n in range(100)], None)
+            sys.stdout.buffer.write(pickle.dumps(barrier(writer)))
+            sys.stdout.flush()
+            writer.write_batch([(n,) for n in range(100, 200)], None)
+            barrier(writer)
+            os.kill(os.getpid(), 9)
+        """
+        ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, timeout=60)
+        assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()
+        committables = pickle.loads(ran.stdout)
+        database.kill()
+        database.start()
+        assert len(database.execute("SELECT gid FROM pg_prepared_xacts")) == 2
+        writer = open_writer(to(database, name).build(), restored=committables)
+        assert len(database.execute("SELECT gid FROM pg_prepared_xacts")) == 1  # the other one was in no checkpoint
+        assert writer.committer.commit(committables) == []
+        assert ids(database, name) == list(range(100))
+        writer.close()
+
+
+def test_what_no_checkpoint_holds_is_rolled_back_also_after_scaling_down(database: Database, table: str) -> None:
+    sink = to(database, table).set_transaction_prefix(table).build()
+    writers = [open_writer(sink, subtask, 3) for subtask in range(3)]
+    kept = []
+    for n, writer in enumerate(writers):
+        writer.write_batch(rows(n), None)
+        kept += barrier(writer)
+        writer.write_batch(rows(n + 10), None)
+        barrier(writer)
+        writer.close()
+    after = [open_writer(sink, s, 2, restored=kept[s : s + 1], of_all=kept) for s in range(2)]
+    assert len(database.execute("SELECT 1 FROM pg_prepared_xacts WHERE starts_with(gid, %s)", f"{table}:")) == 3
+    assert after[0].committer.commit(kept) == []
+    assert ids(database, table) == [0, 1, 2]
+    for writer in after:
+        writer.close()
+
+
+def test_a_prepared_transaction_that_somebody_rolled_back_is_an_error(database: Database, table: str) -> None:
+    writer = open_writer(to(database, table).build())
+    writer.write_batch(rows(1), None)
+    (prepared,) = barrier(writer)
+    database.execute(f"ROLLBACK PREPARED '{prepared.name}'")
+    with pytest.raises(PostgresError, match="rolled back by somebody"):
+        writer.committer.commit([prepared])
+    writer.close()
+
+
+def test_without_prepared_transactions_the_job_is_refused(name: str) -> None:
+    with running_database({"max_prepared_transactions": 0}) as database:
+        database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY)")
+        with pytest.raises(ConfigurationError, match="max_prepared_transactions of the database is 0"):
+            to(database, name).build().check_start(1)
+        to(database, name).upsert().build().check_start(1)
+
+
+def test_types_of_columns(database: Database, name: str) -> None:
+    database.execute(
+        f"CREATE TABLE {name} (a int2, b int4, c float4, d float8, e bool, f bytea, g date, h timestamptz, "
+        "i varchar(5), j int4[], k text)"
+    )
+    moment = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
+    row = (1, 2, 0.5, 0.25, True, b"x", moment.date(), moment, "abc", [1, 2], None)
+    writer = open_writer(to(database, name).build())
+    writer.write_batch([row], None)
+    assert writer.committer.commit(barrier(writer)) == []
+    assert database.execute(f"SELECT * FROM {name}") == [row]
+    with pytest.raises(PostgresError, match="does not fit the columns' types"):
+        writer.write_batch([("text", *row[1:])], None)
+    writer.close()
+
+
+# ---------------------------------------------------------------- upsert
+
+
+def test_the_last_row_of_a_key_wins_and_a_commit_may_be_repeated(database: Database, table: str) -> None:
+    writer = open_writer(to(database, table).upsert().build())
+    writer.write_batch([(1, "a", None), (2, "b", None), (1, "c", None)], None)
+    first = barrier(writer)
+    writer.write_batch([(2, "d", None), Row.of_kind(RowKind.DELETE, id=1, text=None, amount=None)], None)
+    second = barrier(writer)
+    assert database.execute(f"SELECT id FROM {table}") == []
+    assert writer.committer.commit(first) == []
+    assert database.psql(f"SELECT id, text FROM {table} ORDER BY id") == "1|c\n2|b\n"
+    assert writer.committer.commit(second) == []
+    for _ in range(2):  # as after a crash: what was applied is not applied again over what came later
+        assert writer.committer.commit([*first, *second]) == []
+        assert database.psql(f"SELECT id, text FROM {table} ORDER BY id") == "2|d\n"
+
+
+def test_lots_that_come_in_the_wrong_order_wait(database: Database, table: str) -> None:
+    """As when a rescaling has dealt the lots of one writer to two subtasks."""
+    writer = open_writer(to(database, table).upsert().build())
+    lots = []
+    for text in ("old", "new"):
+        writer.write_batch([(1, text, None)], None)
+        lots += barrier(writer)
+    assert writer.committer.commit(lots[1:]) == lots[1:]
+    assert writer.committer.commit(lots[:1]) == []
+    assert writer.committer.commit(lots[1:]) == []
+    assert database.psql(f"SELECT text FROM {table}") == "new\n"
+
+
+def test_a_job_that_starts_again_from_an_older_savepoint_applies_its_new_lots(database: Database, table: str) -> None:
+    sink = to(database, table).upsert().build()
+    first = open_writer(sink)
+    first.write_batch([(1, "a", None)], None)
+    savepoint = barrier(first)
+    assert first.committer.commit(savepoint) == []
+    first.write_batch([(1, "later", None)], None)
+    assert first.committer.commit(barrier(first)) == []
+    again = open_writer(sink, restored=savepoint)
+    assert again.committer.commit(savepoint) == []
+    again.write_batch([(1, "again", None)], None)
+    assert again.committer.commit(barrier(again)) == []
+    assert database.psql(f"SELECT text FROM {table}") == "again\n"
+
+
+def test_changes_and_keys(database: Database, name: str) -> None:
+    database.execute(f"CREATE TABLE {name} (a int4, b text, c text, UNIQUE (a, b))")
+    writer = open_writer(to(database, name).upsert("a", "b").build())
+    before = Row.of_kind(RowKind.UPDATE_BEFORE, a=1, b="x", c="old")
+    after = Row.of_kind(RowKind.UPDATE_AFTER, a=1, b="x", c="new")
+    writer.write_batch([Row(a=1, b="x", c="old"), before, after, Row(a=1, b="y", c="other")], None)
+    assert writer.committer.commit(barrier(writer)) == []
+    assert database.psql(f"SELECT * FROM {name} ORDER BY b") == "1|x|new\n1|y|other\n"
+    with pytest.raises(PostgresError, match="no value for the key column 'b'"):
+        writer.write_batch([Row(a=1, b=None, c="z")], None)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_what_is_refused_before_the_start(database: Database, table: str, name: str) -> None:
+    with pytest.raises(PostgresError, match="looking at table nothing_here"):
+        to(database, "nothing_here").build().check_start(1)
+    with pytest.raises(ConfigurationError, match=f"table {table} has no column 'size'.*id, text, amount"):
+        to(database, table).set_columns("id", "size").build().check_start(1)
+    database.execute(f"CREATE TABLE {name}_plain (id int8)")
+    with pytest.raises(ConfigurationError, match="no primary key to upsert by"):
+        to(database, f"{name}_plain").upsert().build().check_start(1)
+    with pytest.raises(ConfigurationError, match="key column 'id' is not among text"):
+        to(database, table).set_columns("text").upsert().build().check_start(1)
+    away = type("Away", (), {"url": "postgresql://me:hunter2@127.0.0.1:1/db"})()
+    with pytest.raises(PostgresError, match=r"127\.0\.0\.1:1/db: connecting") as caught:
+        to(away, table).build().check_start(1)
+    assert "hunter2" not in str(caught.value) + repr(to(away, table).build())
+    database.execute(f"CREATE ROLE {name}_guest LOGIN")
+    guest = type("Guest", (), {"url": database.url.replace("postgres@", f"{name}_guest@")})()
+    writer = open_writer(to(guest, table).build())
+    with pytest.raises(PostgresError, match="lacks the right"):
+        barrier_of(writer, rows(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda: PostgresSink.builder().set_url("jdbc:mysql://host/db"), "jdbc:mysql is not supported"),
+        (lambda: PostgresSink.builder().set_url("nonsense"), "the url is none"),
+        (lambda: PostgresSink.builder().set_table(""), "name of a table"),
+        (lambda: PostgresSink.builder().set_table("t").build(), "set_url and set_table"),
+        (lambda: PostgresSink.builder().set_columns("a", "a"), "each once"),
+        (lambda: PostgresSink.builder().set_transaction_prefix("x" * 101), "at most 100 bytes"),
+        (lambda: JdbcExecutionOptions.builder().with_batch_size(0), "with_batch_size takes a number >= 1"),
+        (lambda: JdbcConnectionOptions.JdbcConnectionOptionsBuilder().build(), "with_url is missing"),
+    ],
+)
+def test_bad_settings(change: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        change()
+
+
+# ---------------------------------------------------------------- JDBC's names
+
+
+def test_jdbc_sink_writes_in_batches_and_before_a_checkpoint(database: Database, table: str) -> None:
+    options = JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(f"jdbc:{database.url}")
+    options.with_driver_name("org.postgresql.Driver").with_user_name("postgres")
+    sink = JdbcSink.sink(
+        f"INSERT INTO {table} (id, text) VALUES (?, ? || ' 100%?') ON CONFLICT (id) DO UPDATE SET text = excluded.text",
+        Types.ROW([Types.LONG(), Types.STRING()]),
+        options.build(),
+        JdbcExecutionOptions.builder().with_batch_size(3).with_batch_interval_ms(60_000).with_max_retries(2).build(),
+    )
+    writer = open_writer(sink)
+    writer.write_batch([Row(1, "a"), Row(2, "b")], None)
+    assert ids(database, table) == []
+    writer.write_batch([Row(3, "c"), Row(1, "d")], None)
+    assert ids(database, table) == [1, 2, 3]
+    writer.flush(False)
+    assert database.psql(f"SELECT text FROM {table} WHERE id = 1") == "d 100%?\n"
+    database.kill()
+    database.start()
+    writer.write_batch([Row(4, "e")], None)
+    writer.flush(False)
+    assert ids(database, table) == [1, 2, 3, 4]
+    writer.close()
+    with pytest.raises(ConfigurationError, match=r"the statement has 1 '.', the row type 2 fields"):
+        JdbcSink.sink("INSERT INTO t VALUES (?)", Types.ROW([Types.LONG(), Types.STRING()]), options.build())

@@ -1,0 +1,190 @@
+"""Rows appended exactly once: binary COPY, prepared at the barrier, committed when the checkpoint is complete.
+
+A prepared transaction belongs to no session: it survives the worker, and the database's own crash, until somebody says
+COMMIT PREPARED. A commit that is repeated finds nothing prepared under its name; then the transaction's number tells
+what became of it (`pg_xact_status`): committed before, or rolled back by somebody, which is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
+from tidegate.connectors.postgres.tables import Table, copy_rows, look_up, quoted, rows_of
+from tidegate.contracts.connectors import Committer, SinkContext, SinkWriter
+
+_WAITING = 8  # transactions of one writer that may wait for their commit before it takes no more records
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedTransaction:
+    """A committable: its name in pg_prepared_xacts, and its number."""
+
+    name: str
+    number: int
+
+
+class CommittedNames:
+    """Names that were committed in this process: a committer tells the writer beside it."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+class AppendWriter(SinkWriter[Any, PreparedTransaction]):
+    """One connection; a transaction with one COPY from barrier to barrier."""
+
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        table: str,
+        columns: tuple[str, ...] | None,
+        prefix: str,
+        context: SinkContext,
+        committed: CommittedNames,
+    ) -> None:
+        self._url = url
+        self._committed = committed
+        self._connection = url.connect(autocommit=False)
+        self._table: Table = look_up(url, self._connection, table, columns)
+        self._connection.rollback()
+        self._stem = f"{prefix}:{context.subtask}:"
+        if not context.of_one_attempt:
+            self._roll_back_leftovers(prefix, context)
+        self._copying: Any = None  # the context manager of the COPY that is under way
+        self._copy: Any = None
+        self._waiting: set[str] = set()
+
+    def _roll_back_leftovers(self, prefix: str, context: SinkContext) -> None:
+        """Prepared by an earlier attempt, and in no checkpoint: they hold locks and keep the database from cleaning up.
+        Those of subtasks that no longer exist are shared out."""
+        import psycopg
+
+        needed = {t.name for t in context.restored_committables} | {t.name for t in context.committables_of_all}
+        try:
+            self._connection.autocommit = True
+            for name in prepared_names(self._connection, prefix):
+                owner = name[len(prefix) + 1 :].split(":", 1)[0]
+                mine = owner.isdigit() and int(owner) % context.parallelism == context.subtask
+                if mine and name not in needed:
+                    self._connection.execute(f"ROLLBACK PREPARED '{_escaped(name)}'")
+                    _log.info("rolled back prepared transaction %s, left over from an earlier attempt", name)
+            self._connection.autocommit = False
+        except psycopg.Error as error:
+            raise self._url.refused("rolling back what an earlier attempt has left", error) from None
+
+    def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
+        import psycopg
+
+        if not values:
+            return
+        rows = rows_of(self._url.connector, self._table, values)
+        try:
+            if self._copy is None:
+                columns = ", ".join(map(quoted, self._table.columns))
+                statement = f"COPY {self._table.name} ({columns}) FROM STDIN (FORMAT BINARY)"
+                self._copying = self._connection.cursor().copy(statement)
+                self._copy = self._copying.__enter__()
+                self._copy.set_types(self._table.types)
+            copy_rows(self._copy, self._url.connector, rows)
+        except psycopg.Error as error:
+            raise self._url.refused(f"writing to {self._table.name}", error) from None
+
+    def flush(self, end_of_input: bool) -> None:
+        import psycopg
+
+        copying, self._copying, self._copy = self._copying, None, None
+        if copying is None:
+            return
+        try:
+            copying.__exit__(None, None, None)
+        except psycopg.Error as error:
+            raise self._url.refused(f"writing to {self._table.name}", error) from None
+
+    def prepare_commit(self) -> list[PreparedTransaction]:
+        import psycopg
+
+        if self._connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            return []  # nothing was written since the last barrier
+        name = f"{self._stem}{uuid.uuid4().hex}"
+        try:
+            ((number,),) = self._connection.execute("SELECT pg_current_xact_id()::text::int8").fetchall()
+            self._connection.execute(f"PREPARE TRANSACTION '{_escaped(name)}'")
+        except psycopg.Error as error:
+            hint = ""
+            if isinstance(error, psycopg.errors.ConfigurationLimitExceeded | psycopg.errors.OutOfMemory):
+                hint = " (raise max_prepared_transactions and restart the database)"
+            raise self._url.refused(f"preparing a transaction{hint}", error) from None
+        # PREPARE has ended the transaction for the server; psycopg sees that too, and begins the next one by itself.
+        self._waiting.add(name)
+        return [PreparedTransaction(name, number)]
+
+    @property
+    def available(self) -> bool:
+        if self._committed.names and self._waiting:
+            self._waiting -= self._committed.names
+        return len(self._waiting) < _WAITING
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class AppendCommitter(Committer[PreparedTransaction]):
+    def __init__(self, url: DatabaseUrl, committed: CommittedNames) -> None:
+        self._url = url
+        self._committed = committed
+        self._connection: Any = None
+
+    def commit(self, committables: list[PreparedTransaction]) -> list[PreparedTransaction]:
+        import psycopg
+
+        try:
+            if self._connection is None:
+                self._connection = self._url.connect()
+            for place, transaction in enumerate(committables):
+                try:
+                    self._connection.execute(f"COMMIT PREPARED '{_escaped(transaction.name)}'")
+                except psycopg.errors.UndefinedObject:
+                    self._check_committed(transaction)
+                except psycopg.errors.ObjectInUse:  # a session that is being ended still holds it
+                    return committables[place:]
+                self._committed.names.add(transaction.name)
+        except psycopg.Error as error:
+            self.close()
+            raise self._url.refused("committing a prepared transaction", error) from None
+        return []
+
+    def _check_committed(self, transaction: PreparedTransaction) -> None:
+        ((status,),) = self._connection.execute(
+            "SELECT pg_xact_status(%s::text::xid8)", [str(transaction.number)]
+        ).fetchall()
+        if status == "aborted":
+            raise PostgresError(
+                f"{self._url.connector}, {self._url}: the prepared transaction {transaction.name}, which belongs to "
+                "the checkpoint that this job started from, was rolled back by somebody. Its rows are not in the "
+                "table: start from another snapshot"
+            )
+        if status is None:
+            _log.warning("transaction %s is so old that the database has forgotten its end", transaction.name)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def prepared_names(connection: Any, prefix: str) -> list[str]:
+    """What is prepared in this database under the prefix."""
+    found = connection.execute(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s) ORDER BY gid",
+        [f"{prefix}:"],
+    ).fetchall()
+    return [name for (name,) in found]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("'", "''")

@@ -1,0 +1,107 @@
+"""Connections to PostgreSQL, and its errors as sentences. No password gets into a text from here."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.common.errors import ConfigurationError, TidegateError
+
+_WAIT_SECONDS = 30.0  # for a server that is starting again
+_CONNECT_SECONDS = 10
+
+
+class PostgresError(TidegateError):
+    """The database has refused something, or does not answer; the message names the connector and what to do."""
+
+
+def check_installed(connector: str) -> None:
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{connector}: the package psycopg is not installed; install it with: pip install tidegate[postgres]"
+        ) from error
+
+
+@dataclass(frozen=True)
+class DatabaseUrl:
+    """Where the database is. `repr` and `str` show neither the password nor anything else that could hold one."""
+
+    connector: str
+    text: str
+    user: str | None = None
+    password: str | None = None
+
+    @staticmethod
+    def checked(connector: str, url: object, user: str | None = None, password: str | None = None) -> DatabaseUrl:
+        """`postgresql://user@host:port/database`, libpq's `host=... dbname=...`, or the same with `jdbc:` before it."""
+        import psycopg
+
+        if not isinstance(url, str) or not url.strip():
+            raise ConfigurationError(f"{connector}: a url such as postgresql://user@host:5432/database is needed")
+        text = url.removeprefix("jdbc:")
+        if url.startswith("jdbc:") and not text.startswith("postgresql:"):
+            raise ConfigurationError(
+                f"{connector}: {url.split('://')[0]} is not supported; a url of PostgreSQL is: "
+                "jdbc:postgresql://host:5432/database"
+            )
+        try:
+            psycopg.conninfo.conninfo_to_dict(text)
+        except psycopg.Error:
+            raise ConfigurationError(
+                f"{connector}: the url is none that PostgreSQL understands; it has the form "
+                "postgresql://user@host:5432/database"
+            ) from None
+        return DatabaseUrl(connector, text, user, password)
+
+    def connect(self, autocommit: bool = True, wait: bool = True) -> Any:
+        """A connection. With `wait`, a server that is away or starting is waited for, for half a minute."""
+        import psycopg
+
+        login = {k: v for k, v in {"user": self.user, "password": self.password}.items() if v is not None}
+        deadline = time.monotonic() + (_WAIT_SECONDS if wait else 0.0)
+        while True:
+            try:
+                return psycopg.connect(
+                    self.text,
+                    autocommit=autocommit,
+                    connect_timeout=_CONNECT_SECONDS,
+                    application_name="tidegate",
+                    **login,  # type: ignore[arg-type]
+                )
+            except psycopg.OperationalError as error:
+                final = any(sign in str(error) for sign in _FINAL)
+                if final or time.monotonic() >= deadline:
+                    raise self.refused("connecting", error) from None
+                time.sleep(0.2)
+
+    def refused(self, doing: str, error: Exception) -> PostgresError:
+        """What the database's error means to the user."""
+        import psycopg
+
+        text = " ".join(str(error).split())
+        if self.password:
+            text = text.replace(self.password, "***")
+        hint = ""
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            hint = ". This user lacks the right: GRANT it"
+        elif isinstance(error, psycopg.errors.UndefinedTable):
+            hint = ". Create the table, or check its name and the search_path"
+        elif isinstance(error, psycopg.errors.DiskFull):
+            hint = ". The database's disk is full; the job goes on from its last checkpoint once there is room"
+        elif isinstance(error, psycopg.OperationalError) and doing == "connecting":
+            hint = ". Check host, port, database, user and password of the url"
+        return PostgresError(f"{self.connector}, {self}: {doing}: {text}{hint}")
+
+    def __str__(self) -> str:
+        import psycopg
+
+        parts = psycopg.conninfo.conninfo_to_dict(self.text)
+        return f"{parts.get('host', 'local')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+    __repr__ = __str__
+
+
+_FINAL = ("password authentication failed", "does not exist", "no pg_hba.conf entry", "not resolve", "no password")

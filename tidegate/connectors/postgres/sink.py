@@ -1,0 +1,179 @@
+"""`PostgresSink`: the builder that users call, and the checks before a job starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.job_client import JobClient
+from tidegate.connectors.postgres.append import AppendCommitter, AppendWriter, CommittedNames, prepared_names
+from tidegate.connectors.postgres.connection import DatabaseUrl, check_installed
+from tidegate.connectors.postgres.tables import look_up
+from tidegate.connectors.postgres.upsert import UpsertCommitter, UpsertWriter, create_ledger
+from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
+from tidegate.contracts.driver_side import DriverSide
+
+
+class PostgresSink(Sink[Any, Any], DriverSide):
+    """Writes rows to a table of PostgreSQL. Make one with `PostgresSink.builder()`. Needs
+    `pip install tidegate[postgres]`.
+
+    Appending (the default) is exactly once, with prepared transactions: the database needs
+    `max_prepared_transactions` above 0. Upserting, by the primary key, is idempotent, and applied once by a ledger (the
+    table `tidegate_ledger`, which is made beside the user's). Rows are visible when their checkpoint is complete;
+    without checkpoints, when the job ends well. Records are Rows, tuples, lists or dicts; a Row of kind DELETE deletes
+    its key, when upserting."""
+
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        table: str,
+        columns: tuple[str, ...] | None,
+        upserts: bool,
+        key: tuple[str, ...] | None,
+        prefix: str | None,
+    ) -> None:
+        self._url = url
+        self._table = table
+        self._columns = columns
+        self._upserts = upserts
+        self._key = key
+        self._prefix = prefix
+        self._committed = CommittedNames()
+        self.sees_all_committables = not upserts
+
+    @staticmethod
+    def builder() -> PostgresSinkBuilder:
+        return PostgresSinkBuilder()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_committed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {**state, "_committed": CommittedNames()}
+
+    # ------------------------------------------------------------ on the driver
+    @property
+    def exclusive_name(self) -> str | None:
+        return None if self._prefix is None else f"the transaction prefix '{self._prefix}' (PostgresSink)"
+
+    def check_start(self, num_slots: int) -> None:
+        with self._url.connect(wait=False) as connection:
+            table = look_up(self._url, connection, self._table, self._columns)
+            if self._upserts:
+                self._check_key(table.columns, table.key)
+            else:
+                self._check_prepared(connection, num_slots)
+        if self._upserts:
+            create_ledger(self._url)
+
+    def _check_key(self, columns: tuple[str, ...], primary: tuple[str, ...]) -> None:
+        key = self._key or primary
+        if not key:
+            raise ConfigurationError(
+                f"PostgresSink: table {self._table} has no primary key to upsert by; name the columns of a unique "
+                "index: upsert('column', ...)"
+            )
+        for column in key:
+            if column not in columns:
+                raise ConfigurationError(f"PostgresSink: the key column '{column}' is not among {', '.join(columns)}")
+
+    def _check_prepared(self, connection: Any, num_slots: int) -> None:
+        ((limit,),) = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchall()
+        if limit < 2 * num_slots:
+            raise ConfigurationError(
+                f"PostgresSink: max_prepared_transactions of the database is {limit}; exactly once needs two per "
+                f"subtask and more is better: ALTER SYSTEM SET max_prepared_transactions = {max(64, 4 * num_slots)}, "
+                "and restart the database; or upsert by a key"
+            )
+
+    def job_started(self, client: JobClient) -> None:
+        pass
+
+    def job_refused(self) -> None:
+        pass
+
+    # ------------------------------------------------------------ on the workers
+    def create_writer(self, context: SinkContext) -> SinkWriter[Any, Any]:
+        name = self._prefix or f"tidegate:{context.job_id}:{context.operator_id}"
+        if self._upserts:
+            return UpsertWriter(self._url, self._table, self._columns, self._key, name, context)
+        if context.of_one_attempt:
+            name = f"{name}:{context.operator_id}"
+        return AppendWriter(self._url, self._table, self._columns, name, context, self._committed)
+
+    def create_committer(self) -> Committer[Any]:
+        if self._upserts:
+            return UpsertCommitter(self._url, self._table, self._columns, self._key)
+        return AppendCommitter(self._url, self._committed)
+
+    def discard_leftovers(self, job_id: str) -> None:
+        if self._upserts:
+            return
+        with self._url.connect() as connection:
+            for name in prepared_names(connection, self._prefix or f"tidegate:{job_id}"):
+                connection.execute(f"ROLLBACK PREPARED '{name}'")
+
+    def __repr__(self) -> str:
+        return f"PostgresSink({self._url}, {self._table}, {'upsert' if self._upserts else 'append'})"
+
+
+class PostgresSinkBuilder:
+    """A url and a table are needed."""
+
+    def __init__(self) -> None:
+        check_installed("PostgresSink")
+        self._url: DatabaseUrl | None = None
+        self._table: str | None = None
+        self._columns: tuple[str, ...] | None = None
+        self._upserts = False
+        self._key: tuple[str, ...] | None = None
+        self._prefix: str | None = None
+
+    def set_url(self, url: str, user: str | None = None, password: str | None = None) -> PostgresSinkBuilder:
+        """`postgresql://user@host:5432/database`. A password may also come from PGPASSWORD or a password file, on all
+        workers."""
+        self._url = DatabaseUrl.checked("PostgresSink", url, user, password)
+        return self
+
+    def set_table(self, table: str) -> PostgresSinkBuilder:
+        """`table`, or `schema.table`."""
+        if not isinstance(table, str) or not table.strip():
+            raise ConfigurationError(f"set_table: takes the name of a table, got {table!r}")
+        self._table = table
+        return self
+
+    def set_columns(self, *columns: str) -> PostgresSinkBuilder:
+        """The columns that the records have, in their order. All of the table unless this is called."""
+        self._columns = _names("set_columns", columns)
+        return self
+
+    def append(self) -> PostgresSinkBuilder:
+        """The default."""
+        self._upserts, self._key = False, None
+        return self
+
+    def upsert(self, *key_columns: str) -> PostgresSinkBuilder:
+        """Insert or update by these columns, which have a unique index; by the primary key when none are named."""
+        self._upserts = True
+        self._key = _names("upsert", key_columns) if key_columns else None
+        return self
+
+    def set_transaction_prefix(self, prefix: str) -> PostgresSinkBuilder:
+        """Names of prepared transactions begin with it. Otherwise it is made from the id of the job and the sink's uid;
+        then only a job with the same id finds what an earlier run has left prepared."""
+        if not isinstance(prefix, str) or not prefix.strip() or len(prefix.encode()) > 100:
+            raise ConfigurationError(f"set_transaction_prefix: takes a text of at most 100 bytes, got {prefix!r}")
+        self._prefix = prefix
+        return self
+
+    def build(self) -> PostgresSink:
+        if self._url is None or self._table is None:
+            raise ConfigurationError("PostgresSink: set_url and set_table are needed")
+        return PostgresSink(self._url, self._table, self._columns, self._upserts, self._key, self._prefix)
+
+
+def _names(where: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
+        raise ConfigurationError(f"{where}: takes names of columns, each once, got {names!r}")
+    return names

@@ -1,0 +1,100 @@
+"""Tables as the connectors see them: columns with their types, keys, and rows turned into values for COPY."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.types import Row
+from tidegate.common.value_conversion import shorten
+from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
+from tidegate.formats.arrow_columns import values_of
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, or a part of its columns."""
+
+    name: str  # as SQL text, quoted
+    columns: tuple[str, ...]
+    types: tuple[int, ...]  # the types' numbers, one per column
+    type_names: tuple[str, ...]
+    key: tuple[str, ...]  # the columns of the primary key, or of the unique index that was asked for
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_table(name: str) -> str:
+    """`schema.table` or `table`; a name that has quotes is taken as it stands."""
+    return name if '"' in name else ".".join(quoted(part) for part in name.split("."))
+
+
+def look_up(url: DatabaseUrl, connection: Any, name: str, columns: Sequence[str] | None) -> Table:
+    """Raises when the table or a column is missing."""
+    import psycopg
+
+    text = quoted_table(name)
+    try:
+        found = connection.execute(
+            "SELECT attname, atttypid::int8, format_type(atttypid, atttypmod), attgenerated <> '' FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            [text],
+        ).fetchall()
+        key = connection.execute(
+            "SELECT a.attname FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(n, place), pg_attribute a "
+            "WHERE i.indrelid = %s::regclass AND i.indisprimary AND a.attrelid = i.indrelid AND a.attnum = k.n "
+            "ORDER BY k.place",
+            [text],
+        ).fetchall()
+    except psycopg.Error as error:
+        raise url.refused(f"looking at table {name}", error) from None
+    there = {column: (number, kind) for column, number, kind, generated in found if not generated}
+    wanted = list(there) if columns is None else list(columns)
+    for column in wanted:
+        if column not in there:
+            raise ConfigurationError(
+                f"{url.connector}: table {name} has no column '{column}' that can be written; it has: "
+                f"{', '.join(there)}"
+            )
+    return Table(
+        text,
+        tuple(wanted),
+        tuple(there[column][0] for column in wanted),
+        tuple(there[column][1] for column in wanted),
+        tuple(column for (column,) in key),
+    )
+
+
+def rows_of(connector: str, table: Table, records: Sequence[Any]) -> list[Sequence[Any]]:
+    """Rows, tuples, lists or dicts, as the table's values in order."""
+    names = table.columns
+    try:
+        return [values_of(record, names) for record in records]
+    except TypeError as error:
+        raise PostgresError(f"{connector}: a record does not fit the columns {', '.join(names)}: {error}") from error
+
+
+def copy_rows(copy: Any, connector: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Into a COPY whose types are set. The message about a value that does not fit shows the row."""
+    import psycopg
+
+    rest = iter(rows)
+    write = copy.write_row
+    try:
+        for row in rest:
+            write(row)
+    except (psycopg.DataError, psycopg.ProgrammingError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        culprit = rows[len(rows) - len(list(rest)) - 1]
+        raise PostgresError(
+            f"{connector}: the row {shorten(tuple(culprit))} does not fit the columns' types: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def kind_of(record: Any) -> int:
+    """The kind of change a record stands for: that of a Row, an insert otherwise."""
+    return record.get_row_kind().value if isinstance(record, Row) else 0

@@ -1,0 +1,188 @@
+"""Rows by primary key, effectively once: the last one of each key, applied together with a row of a ledger.
+
+No prepared transactions here: one that has upserted a key keeps it locked, and the next checkpoint's upsert of the same
+key would wait for a commit that can only come after it. Instead the rows between two barriers (one per key, a *lot*)
+travel in the checkpoint, and the commit applies them in one transaction that also moves the ledger's row of the writer
+to this lot. A commit that is repeated finds the ledger there already and does nothing.
+
+The ledger's row belongs to one writer (a subtask of one attempt), never to the job: numbers of the job's checkpoints
+come again when it is started from an older savepoint, and new lots would be taken for applied ones. Lots of a writer
+are applied in their order, also when a rescaling has dealt them to different subtasks: one whose predecessor is
+missing waits.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
+from tidegate.connectors.postgres.tables import Table, copy_rows, kind_of, look_up, quoted, rows_of
+from tidegate.contracts.connectors import Committer, SinkContext, SinkWriter
+
+LEDGER = "tidegate_ledger"
+_KEPT_DAYS = 30  # rows of writers that have not applied anything for so long
+_UPDATE_BEFORE, _DELETE = 1, 3
+
+
+@dataclass(frozen=True)
+class Lot:
+    """What one writer has to apply at once."""
+
+    sink: str
+    writer: str
+    number: int  # of the lots of this writer, from 1
+    upserts: list[tuple[Any, ...]] = field(repr=False)
+    deletes: list[tuple[Any, ...]] = field(repr=False)  # the values of the key
+
+
+def create_ledger(url: DatabaseUrl) -> None:
+    """Once per job, on the driver. A second time is fine."""
+    import psycopg
+
+    with url.connect(wait=False) as connection:
+        try:
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {LEDGER} (sink text, writer text, lot int8 NOT NULL, "
+                "applied_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (sink, writer))"
+            )
+            connection.execute(
+                f"DELETE FROM {LEDGER} WHERE applied_at < now() - make_interval(days => %s)", [_KEPT_DAYS]
+            )
+        except psycopg.Error as error:
+            raise url.refused(f"making the table {LEDGER}", error) from None
+
+
+class UpsertWriter(SinkWriter[Any, Lot]):
+    """Keeps the last row of each key until the barrier."""
+
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        table: str,
+        columns: tuple[str, ...] | None,
+        key: tuple[str, ...] | None,
+        sink: str,
+        context: SinkContext,
+    ) -> None:
+        self._connector = url.connector
+        with url.connect() as connection:
+            self._table = look_up(url, connection, table, columns)
+        names = key or self._table.key
+        self._places = [self._table.columns.index(column) for column in names]
+        self._sink = sink
+        self._writer = f"{context.subtask}-{uuid.uuid4().hex}"
+        self._lots = 0
+        self._rows: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}  # by key; None: delete it
+
+    def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
+        rows, places = self._rows, self._places
+        for record, row in zip(values, rows_of(self._connector, self._table, values), strict=True):
+            key = tuple([row[place] for place in places])
+            if None in key:
+                raise PostgresError(
+                    f"{self._connector}: a record has no value for the key column "
+                    f"'{self._table.columns[places[key.index(None)]]}'"
+                )
+            kind = kind_of(record)
+            if kind == _UPDATE_BEFORE:
+                continue  # what it was; what it is now comes next
+            rows.pop(key, None)  # so that the lot is in the order of the last changes
+            rows[key] = None if kind == _DELETE else tuple(row)
+
+    def prepare_commit(self) -> list[Lot]:
+        if not self._rows:
+            return []
+        rows, self._rows = self._rows, {}
+        self._lots += 1
+        upserts = [row for row in rows.values() if row is not None]
+        deletes = [key for key, row in rows.items() if row is None]
+        return [Lot(self._sink, self._writer, self._lots, upserts, deletes)]
+
+
+class UpsertCommitter(Committer[Lot]):
+    """Applies lots, each in a transaction of its own."""
+
+    def __init__(
+        self, url: DatabaseUrl, table: str, columns: tuple[str, ...] | None, key: tuple[str, ...] | None
+    ) -> None:
+        self._url = url
+        self._name, self._columns, self._key = table, columns, key
+        self._connection: Any = None
+        self._table: Table | None = None
+
+    def commit(self, committables: list[Lot]) -> list[Lot]:
+        import psycopg
+
+        left = []
+        try:
+            for lot in committables:
+                if not self._apply(lot):
+                    left.append(lot)
+        except psycopg.Error as error:
+            self.close()
+            raise self._url.refused(f"writing to {self._name}", error) from None
+        return left
+
+    def _apply(self, lot: Lot) -> bool:
+        """False: its predecessor has not been applied yet."""
+        if self._connection is None:
+            self._connection = self._url.connect()
+            self._table = look_up(self._url, self._connection, self._name, self._columns)
+        connection, table = self._connection, self._table
+        assert table is not None
+        with connection.transaction():
+            # The row is locked until the end: two commits of one writer, in two processes, come one after the other.
+            connection.execute(
+                f"INSERT INTO {LEDGER} (sink, writer, lot) VALUES (%s, %s, 0) ON CONFLICT DO NOTHING",
+                [lot.sink, lot.writer],
+            )
+            ((applied,),) = connection.execute(
+                f"SELECT lot FROM {LEDGER} WHERE sink = %s AND writer = %s FOR UPDATE", [lot.sink, lot.writer]
+            ).fetchall()
+            if applied >= lot.number:
+                return True
+            if applied < lot.number - 1:
+                return False
+            self._write(table, lot)
+            connection.execute(
+                f"UPDATE {LEDGER} SET lot = %s, applied_at = now() WHERE sink = %s AND writer = %s",
+                [lot.number, lot.sink, lot.writer],
+            )
+        return True
+
+    def _write(self, table: Table, lot: Lot) -> None:
+        key = self._key or table.key
+        if lot.upserts:
+            columns = ", ".join(map(quoted, table.columns))
+            self._stage(table.columns, table.types, table.type_names, lot.upserts)
+            updates = ", ".join(f"{quoted(c)} = excluded.{quoted(c)}" for c in table.columns if c not in key)
+            action = f"DO UPDATE SET {updates}" if updates else "DO NOTHING"
+            self._connection.execute(
+                f"INSERT INTO {table.name} ({columns}) SELECT {columns} FROM pg_temp.tidegate_stage "
+                f"ON CONFLICT ({', '.join(map(quoted, key))}) {action}"
+            )
+        if lot.deletes:
+            places = [table.columns.index(column) for column in key]
+            types = tuple(table.types[place] for place in places)
+            self._stage(key, types, tuple(table.type_names[place] for place in places), lot.deletes)
+            same = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
+            self._connection.execute(f"DELETE FROM {table.name} t USING pg_temp.tidegate_stage s WHERE {same}")
+
+    def _stage(
+        self, columns: tuple[str, ...], types: tuple[int, ...], names: tuple[str, ...], rows: list[tuple[Any, ...]]
+    ) -> None:
+        """A temporary table of this transaction with the rows."""
+        definition = ", ".join(f"{quoted(c)} {kind}" for c, kind in zip(columns, names, strict=True))
+        self._connection.execute("DROP TABLE IF EXISTS pg_temp.tidegate_stage")
+        self._connection.execute(f"CREATE TEMPORARY TABLE tidegate_stage ({definition}) ON COMMIT DROP")
+        listed = ", ".join(map(quoted, columns))
+        with self._connection.cursor().copy(f"COPY tidegate_stage ({listed}) FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(types)
+            copy_rows(copy, self._url.connector, rows)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
