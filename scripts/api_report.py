@@ -95,7 +95,8 @@ def markdown(found: list[ModuleReport]) -> str:
     classes, methods = sum(r.classes for r in found), sum(r.methods for r in found)
     there, methods_there = sum(r.classes_there for r in found), sum(r.methods_there for r in found)
     lines.append(f"| **all** | **{there} of {classes}** | **{methods_there} of {methods}** |")
-    lines += ["", "Not there yet:", ""]
+    if any(r.missing for r in found):
+        lines += ["", "Not there yet:", ""]
     for r in found:
         if r.missing:
             lines.append(f"- `{r.name}`: {', '.join(f'`{name}`' for name in r.missing)}")

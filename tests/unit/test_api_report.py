@@ -44,6 +44,8 @@ def test_fewer_names_than_before_are_noticed(report: ModuleType, tmp_path: Path)
     [
         "datastream.async_data_stream",
         "datastream.connectors.hybrid_source",
+        "datastream.connectors.jdbc",
+        "datastream.connectors.kafka",
         "datastream.data_stream",
         "datastream.functions",
         "datastream.slot_sharing_group",

@@ -1,0 +1,95 @@
+"""Jobs from Kafka whose output tells what was lost and what was doubled, and a hand that kills workers, broker and
+database under them at random moments."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.connectors.broker import Broker
+from tests.spark.recovery_kit import CountPerKey, completed, key_of, kill
+from tidegate.common import Types, WatermarkStrategy
+from tidegate.common.serialization import SimpleStringSchema
+from tidegate.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
+
+
+class Feeder:
+    """Writes record i to partition i modulo `partitions`, at a steady rate, whatever happens to the broker: each once,
+    in order, so that the stop of the source is known before anything is written."""
+
+    def __init__(self, broker: Broker, topic: str, records: int, per_second: float, partitions: int) -> None:
+        self._broker, self.topic, self.records, self.partitions = broker, topic, records, partitions
+        self._per_second = per_second
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+
+    def start(self) -> Feeder:
+        self._thread.start()
+        return self
+
+    def _feed(self) -> None:
+        from confluent_kafka import Producer
+
+        settings = {"bootstrap.servers": self._broker.bootstrap_servers, "enable.idempotence": True, "log_level": 0}
+        producer = Producer({**settings, "message.timeout.ms": 600_000})
+        began = time.monotonic()
+        for i in range(self.records):
+            if (ahead := began + i / self._per_second - time.monotonic()) > 0:
+                time.sleep(ahead)
+            producer.produce(self.topic, key_of(i), partition=i % self.partitions)
+            producer.poll(0)
+        producer.flush(600)
+
+    def source(self) -> KafkaSource:
+        share = [len(range(n, self.records, self.partitions)) for n in range(self.partitions)]
+        stops = {KafkaTopicPartition(self.topic, n): count for n, count in enumerate(share)}
+        return (
+            KafkaSource.builder()
+            .set_bootstrap_servers(self._broker.bootstrap_servers)
+            .set_topics(self.topic)
+            .set_group_id(f"{self.topic}-group")
+            .set_value_only_deserializer(SimpleStringSchema())
+            .set_unbounded(KafkaOffsetsInitializer.offsets(stops))
+            .build()
+        )
+
+
+def counted(env: Any, feeder: Feeder) -> Any:
+    stream = env.from_source(feeder.source(), WatermarkStrategy.no_watermarks(), "in", Types.STRING()).uid("in")
+    return stream.key_by(lambda key: key).process(CountPerKey(), Types.STRING()).uid("count")
+
+
+def under_fire(
+    client: Any, rng: random.Random, kills: int, outside: list[Callable[[], None]], timeout_s: float = 100
+) -> dict[str, int]:
+    """Kill a worker, or something of `outside`, again and again while the job runs; wait for the job's end. The counts
+    of what was killed."""
+    result = client.get_job_execution_result()
+    done = {"workers": 0, "outside": 0}
+    deadline = time.monotonic() + timeout_s
+    for _ in range(kills):
+        seen = len(completed(client))
+        patience = time.monotonic() + rng.uniform(0.2, 1.5)
+        # Between two kills the job gets somewhere, mostly: a complete checkpoint, or a moment.
+        while not result.done() and (time.monotonic() < patience or len(completed(client)) == seen):
+            if time.monotonic() > patience + 15:
+                break
+            time.sleep(0.02)
+        if result.done():
+            break
+        if outside and rng.random() < 0.4:
+            rng.choice(outside)()
+            done["outside"] += 1
+        elif workers := client.workers():
+            kill(rng.choice(workers).pid, signal.SIGKILL)
+            done["workers"] += 1
+    while not result.done():
+        assert time.monotonic() < deadline, (
+            f"the job has not ended after {done}, status {client.get_job_status().result()}"
+        )
+        time.sleep(0.05)
+    result.result()
+    return done
