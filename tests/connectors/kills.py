@@ -57,6 +57,16 @@ class Feeder:
         )
 
 
+def restarted(thing: Any) -> Callable[[], None]:
+    """A broker or a database: killed and started again."""
+
+    def restart() -> None:
+        thing.kill()
+        thing.start()
+
+    return restart
+
+
 def counted(env: Any, feeder: Feeder) -> Any:
     stream = env.from_source(feeder.source(), WatermarkStrategy.no_watermarks(), "in", Types.STRING()).uid("in")
     return stream.key_by(lambda key: key).process(CountPerKey(), Types.STRING()).uid("count")

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,13 @@ import pytest
 from tests.connectors.broker import Broker, running_broker
 from tests.connectors.database import Database, running_database
 from tests.connectors.kafka_kit import builder
-from tests.connectors.kills import Feeder, counted, under_fire
+from tests.connectors.kills import Feeder, counted, restarted, under_fire
 from tests.spark.recovery_kit import assert_exact, with_checkpoints
 from tidegate.datastream.connectors.postgres import PostgresSink
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
-
-
-def restarted(thing: Any) -> Callable[[], None]:
-    def restart() -> None:
-        thing.kill()
-        thing.start()
-
-    return restart
 
 
 @pytest.mark.parametrize(("parallelism", "unaligned"), [(2, False)])

@@ -1,0 +1,84 @@
+"""`python -m tests.connectors.soak [--kills N] [--seed S]`, or `make soak-connectors`.
+
+Jobs from Kafka to Kafka and to PostgreSQL, one after the other, while workers, broker and database are killed at random
+moments, until there were N kills. Every job ends by comparing its output, read as committed, with that of a run without
+failures."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.connectors.broker import Broker, running_broker
+from tests.connectors.database import Database, running_database
+from tests.connectors.kafka_kit import builder
+from tests.connectors.kills import Feeder, counted, restarted, under_fire
+from tests.spark.recovery_kit import assert_exact, with_checkpoints
+from tidegate.common import Configuration
+from tidegate.datastream import StreamExecutionEnvironment
+from tidegate.datastream.connectors.postgres import PostgresSink
+
+SLOTS = 4
+KILLS_PER_JOB = 8
+
+
+def one_job(spark: Any, broker: Broker, database: Database, rng: random.Random, kills: int) -> dict[str, int]:
+    name = f"s{uuid.uuid4().hex[:10]}"
+    how, parallelism, unaligned = rng.choice(["kafka", "append", "upsert"]), rng.choice([1, 2, 4]), rng.random() < 0.5
+    print(f"{name}: to {how}, parallelism {parallelism}, {'unaligned' if unaligned else 'aligned'}", flush=True)
+    broker.create_topic(name, 4)
+    feeder = Feeder(broker, name, 2000 * (kills + 2), 1500, 4).start()
+    env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({}), spark=spark)
+    with tempfile.TemporaryDirectory() as folder:
+        with_checkpoints(env.set_parallelism(parallelism), Path(folder), interval_ms=rng.choice([100, 300, 1000]))
+        if unaligned:
+            env.get_checkpoint_config().enable_unaligned_checkpoints()
+        stream = counted(env, feeder)
+        outside = [restarted(broker)]
+        if how == "kafka":
+            broker.create_topic(f"{name}-out", 2)
+            stream.sink_to(builder(broker, f"{name}-out").set_transactional_id_prefix(f"{name}-tx").build())
+        else:
+            key = "PRIMARY KEY (line)" if how == "upsert" else "n int8 GENERATED ALWAYS AS IDENTITY"
+            database.execute(f"CREATE TABLE {name} (line text, {key})")
+            build = PostgresSink.builder().set_url(database.url).set_table(name).set_columns("line")
+            build = build.upsert() if how == "upsert" else build
+            stream.map(lambda line: (line,)).sink_to(build.build())
+            outside.append(restarted(database))
+        done = under_fire(env.execute_async(name), rng, kills, outside, timeout_s=600)
+    if how == "kafka":
+        lines = broker.values(f"{name}-out")
+    else:
+        lines = [line for (line,) in database.execute(f"SELECT line FROM {name}")]
+    assert_exact(Counter(lines), feeder.records)
+    return done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.connectors.soak")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    arguments = parser.parse_args()
+    from tidegate.spark.session import obtain_session
+
+    rng = random.Random(arguments.seed)
+    spark = obtain_session(Configuration.from_dict({"spark.master": f"local[{SLOTS}]"}), None, SLOTS)
+    total: Counter[str] = Counter()
+    jobs, began = 0, time.monotonic()
+    with running_broker() as broker, running_database() as database:
+        while sum(total.values()) < arguments.kills:
+            total.update(one_job(spark, broker, database, rng, KILLS_PER_JOB))
+            jobs += 1
+            seconds = time.monotonic() - began
+            print(f"seed {arguments.seed}: {jobs} jobs exact, killed {dict(total)}, {seconds:.0f} s", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
