@@ -80,9 +80,6 @@ class FileSystemStorage:
         finally:
             lock.release()
 
-    def heartbeat(self, now_ms: float) -> None:
-        """The lock looks after itself."""
-
     def close(self) -> None:
         """Releases the lock, and removes the job directory when no checkpoint is left in it."""
         if self._lock is None:

@@ -63,7 +63,7 @@ class StorageThreads:
     """`write`, `delete` and `look` from any thread, until `close`; `warn_of_hanging` now and then, at least every few
     seconds. Work has to deal with its own errors: what it raises is only logged."""
 
-    def __init__(self, where: str, *, warn_after_s: float = WARN_AFTER_S) -> None:
+    def __init__(self, where: str, *, warn_after_s: float) -> None:
         """`where`: the storage's name for people."""
         self._where = where
         self._warn_after_s = warn_after_s

@@ -126,7 +126,7 @@ def test_a_program_ends_while_a_call_hangs():
     script = """
 import time
 from tidegate.storage.workers import StorageThreads
-threads = StorageThreads("here")
+threads = StorageThreads("here", warn_after_s=5)
 hang = lambda: time.sleep(1000)
 threads.write("writing", hang, "folder")
 threads.delete("deleting", hang, [])

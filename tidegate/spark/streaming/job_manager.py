@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import zmq
 from pyspark.sql import SparkSession
 
-from tidegate.common.errors import SnapshotError
-from tidegate.common.ids import AttemptNumber, CheckpointId
+from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_id import JobID
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.preparation import PreparedJob
 from tidegate.jobmanager.running_jobs import add_running_job
+from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.instructions import (
     CancelGang,
@@ -47,10 +44,6 @@ from tidegate.spark.streaming.job_client import SparkJobClient
 from tidegate.spark.streaming.savepoint_requests import SavepointRequests
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.streaming.worker import SlotLaunch
-from tidegate.state.savepoint.format import write_savepoint_metadata
-from tidegate.storage.checkpoint_storage import CheckpointStorage
-from tidegate.storage.cleanup import Deletion
-from tidegate.storage.filesystem import delete_claimed
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.web.job_control import ClientPort
 from tidegate.web.job_port import RestSettings
@@ -58,7 +51,6 @@ from tidegate.web.job_port import RestSettings
 log = logging.getLogger("tidegate.jobmanager")
 
 _MAX_WAIT_MS = 1000.0
-_STORAGE_HEARTBEAT_MS = 10_000.0
 
 
 class JobManager(InstructionCarrier):
@@ -90,7 +82,12 @@ class JobManager(InstructionCarrier):
         publisher = JobPublisher(job.graph, "STREAMING", job.graph.num_slots, self._clock.now_ms())
         self._published = MasterPublisher(publisher, job.graph, master)
         self._savepoints = SavepointRequests(
-            master, str(job_id), job.storage, savepoint_directory, self._post, lambda work: self._on_helper(work)
+            master,
+            str(job_id),
+            job.storage,
+            savepoint_directory,
+            self._post,
+            lambda work: self._storage_work.look("looking for a place for a savepoint", work),
         )
         self.client = SparkJobClient(
             publisher,
@@ -119,8 +116,7 @@ class JobManager(InstructionCarrier):
         host = _driver_host(self._session)
         port = self._router.bind_to_random_port(f"tcp://{host}")
         self._address = f"tcp://{host}:{port}"
-        # One thread: what is written and what is deleted keep their order.
-        self._helper = ThreadPoolExecutor(1, thread_name_prefix="tidegate-metadata")
+        self._storage_work = StorageWork(self._storage)
         add_running_job(self)
         self._port.open()  # before the thread, which closes it
         self._thread.start()
@@ -152,9 +148,7 @@ class JobManager(InstructionCarrier):
                 gang.cancel()
             self.client.broken(error)
         finally:
-            self._helper.shutdown(wait=True)
-            with contextlib.suppress(Exception):
-                self._storage.close()
+            self._storage_work.close()
             self._router.close()
             self._authenticator.stop()
             self._context.destroy(linger=500)
@@ -168,7 +162,6 @@ class JobManager(InstructionCarrier):
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._waker.fileno(), zmq.POLLIN)
-        next_storage_heartbeat = self._clock.now_ms() + _STORAGE_HEARTBEAT_MS
         while self._ended is None:
             now = self._clock.now_ms()
             due = [d for d in (self._master.next_deadline(), self._published.next_deadline()) if d is not None]
@@ -185,9 +178,7 @@ class JobManager(InstructionCarrier):
             if deadline is not None and deadline <= now:
                 self.carry_out(self._master.on_tick(now))
             self._published.publish_if_due(now)
-            if now >= next_storage_heartbeat:
-                next_storage_heartbeat = now + _STORAGE_HEARTBEAT_MS
-                self._on_helper(partial(self._storage.heartbeat, now))
+            self._storage_work.warn_of_hanging()
 
     def _receive(self) -> None:
         for _ in range(1000):
@@ -230,34 +221,23 @@ class JobManager(InstructionCarrier):
             threading.Thread(target=gang.cancel, daemon=True).start()
 
     def write_metadata(self, instruction: WriteMetadata) -> None:
-        metadata = instruction.metadata
-
-        def write(storage: CheckpointStorage) -> None:
-            error: str | None = None
-            try:
-                if instruction.target:
-                    write_savepoint_metadata(storage.worker_storage().savepoint_files(instruction.target), metadata)
-                else:
-                    storage.write_metadata(metadata)
-            except Exception as failure:
-                error = f"{type(failure).__name__}: {failure}"
-            n = metadata.checkpoint_id
-            self._post(lambda now: self._master.on_metadata_written(instruction.attempt, n, error, now))
-
-        self._in_order(write)
+        attempt, n = instruction.attempt, instruction.metadata.checkpoint_id
+        self._storage_work.write_metadata(
+            instruction,
+            lambda error: self._post(lambda now: self._master.on_metadata_written(attempt, n, error, now)),
+        )
 
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
-        self._in_order(partial(_delete_savepoint, instruction.target))
+        self._storage_work.delete_savepoint(instruction)
 
     def delete_state(self, instruction: DeleteState) -> None:
-        self._in_order(partial(_delete, Deletion(list(instruction.files), list(instruction.directories))))
+        self._storage_work.delete_state(instruction)
 
     def delete_orphans(self, instruction: DeleteOrphans) -> None:
-        self._in_order(lambda storage: storage.delete_orphans())
+        self._storage_work.delete_orphans()
 
     def delete_claimed(self, instruction: DeleteClaimed) -> None:
-        now = self._clock.now_ms()
-        self._in_order(partial(_delete_claimed, instruction.root, instruction.checkpoint_id, now))
+        self._storage_work.delete_claimed(instruction, self._clock.now_ms())
 
     def request_done(self, instruction: CheckpointRequestDone) -> None:
         self._savepoints.done(instruction)
@@ -273,34 +253,6 @@ class JobManager(InstructionCarrier):
 
     def log(self, instruction: Log) -> None:
         log.log(instruction.level, "job %s: %s", self._job_name, instruction.text)
-
-    # ------------------------------------------------------------ the helper thread
-    def _in_order(self, work: Callable[[CheckpointStorage], object]) -> None:
-        """On the helper thread, behind everything that was asked for before."""
-        self._on_helper(partial(work, self._storage))
-
-    def _on_helper(self, work: Callable[[], object]) -> None:
-        try:
-            self._helper.submit(work)
-        except RuntimeError:  # the program is ending: Python starts nothing on other threads any more
-            work()
-
-
-def _delete(deletion: Deletion, storage: CheckpointStorage) -> None:
-    for problem in storage.delete(deletion):
-        log.warning("%s", problem)
-
-
-def _delete_savepoint(target: str, storage: CheckpointStorage) -> None:
-    try:
-        storage.worker_storage().savepoint_files(target).delete_directory("")
-    except SnapshotError as error:
-        log.warning("what was written of a failed savepoint is left behind: %s", error)
-
-
-def _delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float, _: CheckpointStorage) -> None:
-    for problem in delete_claimed(root, checkpoint_id, now_ms):
-        log.warning("%s", problem)
 
 
 def _driver_host(session: SparkSession) -> str:

@@ -17,7 +17,8 @@ Event = Callable[[float], list[Instruction]]
 
 
 class SavepointRequests:
-    """`post` hands an event to the JobManager's thread; `on_helper` runs something that may block."""
+    """`post` hands an event to the JobManager's thread; `look` runs something that may block, unless it
+    returns False."""
 
     def __init__(
         self,
@@ -26,14 +27,14 @@ class SavepointRequests:
         storage: CheckpointStorage,
         default_directory: str | None,
         post: Callable[[Event], None],
-        on_helper: Callable[[Callable[[], None]], None],
+        look: Callable[[Callable[[], None]], bool],
     ) -> None:
         self._master = master
         self._job_id = job_id
         self._storage = storage
         self._default_directory = default_directory
         self._post = post
-        self._on_helper = on_helper
+        self._look = look
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._open: dict[int, CompletableFuture[str]] = {}  # by request id
@@ -73,9 +74,7 @@ class SavepointRequests:
                 return
             self._post(event(number, target))
 
-        try:
-            self._on_helper(prepare)
-        except RuntimeError:  # the helper is shut down: the job has ended in this moment
+        if not self._look(prepare):  # the job has ended in this moment
             self._fail(number, SnapshotError("the job has ended"))
         return future
 

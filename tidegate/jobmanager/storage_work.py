@@ -1,0 +1,106 @@
+"""What the instructions of a JobMaster ask of the checkpoint storage, done on threads of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidegate.common.errors import SnapshotError
+from tidegate.protocol.instructions import DeleteClaimed, DeleteSavepoint, DeleteState, WriteMetadata
+from tidegate.state.savepoint.format import write_savepoint_metadata
+from tidegate.storage.checkpoint_storage import CheckpointStorage
+from tidegate.storage.cleanup import Deletion
+from tidegate.storage.filesystem import delete_claimed
+from tidegate.storage.job_directory import METADATA_NAME, checkpoint_directory
+from tidegate.storage.workers import WARN_AFTER_S, Closed, StorageThreads
+
+log = logging.getLogger("tidegate.jobmanager")
+
+_PATIENCE_S = 10.0  # of the end of a job, with a storage in which nothing moves
+_AT_ONCE = 100  # paths that are deleted as one piece of work: progress is seen in between
+
+T = TypeVar("T")
+
+
+class StorageWork:
+    """For the thread of a JobManager: nothing blocks but `close`, which also closes the storage, open until then."""
+
+    def __init__(self, storage: CheckpointStorage, threads: StorageThreads | None = None) -> None:
+        self._storage = storage
+        self._threads = threads or StorageThreads(storage.root or "the JobManager's memory", warn_after_s=WARN_AFTER_S)
+
+    def write_metadata(self, instruction: WriteMetadata, done: Callable[[str | None], None]) -> None:
+        """`done` is called on another thread with the error, or None; never when the job has ended meanwhile."""
+        metadata, target = instruction.metadata, instruction.target
+
+        def write() -> None:
+            error: str | None = None
+            try:
+                if target:
+                    write_savepoint_metadata(self._storage.worker_storage().savepoint_files(target), metadata)
+                else:
+                    self._storage.write_metadata(metadata)
+            except Exception as failure:
+                error = f"{type(failure).__name__}: {failure}"
+            done(error)
+
+        kind = f"savepoint {target}" if target else f"checkpoint {metadata.checkpoint_id}"
+        folder = target or checkpoint_directory(metadata.checkpoint_id)
+        self._threads.write(f"writing the metadata of {kind}", write, folder)
+
+    def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
+        target = instruction.target
+
+        def delete() -> None:
+            try:
+                self._storage.worker_storage().savepoint_files(target).delete_directory("")
+            except SnapshotError as error:
+                log.warning("what was written of a failed savepoint is left behind: %s", error)
+
+        self._threads.delete(f"deleting the failed savepoint {target}", delete, [target])
+
+    def delete_state(self, instruction: DeleteState) -> None:
+        """In pieces, files first: those of a checkpoint begin with its metadata, so that what is left half deleted is
+        not complete."""
+        files, directories = list(instruction.files), list(instruction.directories)
+        folders = {path.removesuffix(f"/{METADATA_NAME}") for path in files if path.endswith(METADATA_NAME)}
+        for part in _parts(files):
+            self._delete(Deletion(files=part), folders | set(directories))
+        for part in _parts(directories):
+            self._delete(Deletion(directories=part), folders | set(directories))
+
+    def _delete(self, deletion: Deletion, folders: set[str]) -> None:
+        count = len(deletion.files) + len(deletion.directories)
+        first = (deletion.files or deletion.directories)[0]
+        what = f"deleting {first}" + (f" and {count - 1} more" if count > 1 else "")
+        self._threads.delete(what, lambda: _warn(self._storage.delete(deletion)), folders)
+
+    def delete_orphans(self) -> None:
+        self._threads.delete("deleting left-over files", lambda: _warn(self._storage.delete_orphans()), None)
+
+    def delete_claimed(self, instruction: DeleteClaimed, now_ms: float) -> None:
+        root, checkpoint_id = instruction.root, instruction.checkpoint_id
+        what = f"deleting the claimed checkpoint {checkpoint_id} in {root}"
+        self._threads.delete(what, lambda: _warn(delete_claimed(root, checkpoint_id, now_ms)), [])
+
+    def look(self, what: str, do: Callable[[], object]) -> bool:
+        """Something else that may block. False after the end of the job: then it is not done."""
+        return self._threads.look(what, do)
+
+    def warn_of_hanging(self) -> None:
+        """To be called every few seconds."""
+        self._threads.warn_of_hanging()
+
+    def close(self) -> Closed:
+        """Waits for what was asked for, and closes the storage; not for ever."""
+        return self._threads.close(self._storage.close, _PATIENCE_S)
+
+
+def _warn(problems: list[str]) -> None:
+    for problem in problems:
+        log.warning("%s", problem)
+
+
+def _parts(paths: list[T]) -> list[list[T]]:
+    return [paths[i : i + _AT_ONCE] for i in range(0, len(paths), _AT_ONCE)]
