@@ -14,9 +14,9 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "unit" / "taskmanager"))
 
 from golden_job import golden_job  # noqa: E402
-from slot_harness import InProcessJob  # noqa: E402
 
 from tidegate.storage.metadata import FORMAT_VERSION  # noqa: E402
+from tidegate.testing.in_process_job import InProcessJob  # noqa: E402
 
 
 def main() -> None:

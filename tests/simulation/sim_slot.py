@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.coroutines import run_to_end
 from tests.simulation.functions import KeyedStates, SubtaskCount
 from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
 from tests.simulation.pools import Link
@@ -35,6 +34,7 @@ from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.failure import OperatorFailure, describe
 from tidegate.taskmanager.operators.sink import CommitFailedError
 from tidegate.taskmanager.slot import SlotRuntime
+from tidegate.testing.coroutines import run_to_end
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -234,6 +234,9 @@ class SimSlot:
         """Finished at a moment that the scheduler picks, in any order."""
         self.run_async(lambda: run_to_end(call), done)
         return lambda: None
+
+    def operator_made(self, operator: Any) -> None:
+        """Faults come from the fault plan of the simulation."""
 
     def trace(self, text: str) -> None:
         self.sim.trace(f"{self} {text}")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.coroutines import Pause
 from tests.simulation import scenario
 from tests.simulation.functions import Record
 from tests.simulation.random_job import JobBuilder, _Stream
@@ -16,6 +15,7 @@ from tests.simulation.scenario import Mode
 from tidegate.common import Time
 from tidegate.datastream import AsyncDataStream, AsyncFunction
 from tidegate.taskmanager.operators.async_wait import AsyncWaitOperator
+from tidegate.testing.coroutines import Pause
 
 SEEDS = 40
 CALLS = [0]

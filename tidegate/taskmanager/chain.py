@@ -25,8 +25,12 @@ class OperatorChain:
         vertex: JobVertex,
         outputs: Sequence[EdgeOutput[Any]],
         make_context: Callable[[int], OperatorContext],
+        made: Callable[[Operator], None] = lambda _: None,
     ) -> None:
+        """`made` is told of each operator before it is wired to the others."""
         self.operators = [make_operator(make_context(i)) for i in range(len(vertex.operators))]
+        for operator in self.operators:
+            made(operator)
         self.head = self.operators[0]
         for i, operator in enumerate(self.operators):
             readers: dict[str | None, list[Emit]] = {}

@@ -50,6 +50,7 @@ class SlotBuilder:
         self._graph = plan.graph
         self._settings = plan.settings
         self._channels = channels
+        self._operator_made = host.operator_made
         results = JobManagerResults(attempt, host.send_to_master)
         self._services = TaskServices(host.clock, host.run_async, host.run_coroutine, results, host.send_to_master)
         self._model = pick_model(plan, host.trace if plan.settings.trace else None)
@@ -108,7 +109,7 @@ class SlotBuilder:
                 if slot != self._slot:
                     self._channels.input_from[address] = slot
         contexts = OperatorContexts(place, self._services, self._backends, self._settings, restored)
-        chain = OperatorChain(vertex, outputs, contexts.make)
+        chain = OperatorChain(vertex, outputs, contexts.make, self._operator_made)
         channels = TaskChannels(inputs, outputs, names)
         task = Task(place, chain, channels, self._services, self._settings, self._make_side)
         for into in inputs:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from tidegate.network.transport import DataTransport
 from tidegate.protocol.messages import Message
 from tidegate.taskmanager.clock import Clock
+from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.services import Done
 
 
@@ -26,6 +27,9 @@ class SlotHost(Protocol):
     def run_coroutine(self, call: Callable[[], Awaitable[Any]], done: Done) -> Callable[[], None]:
         """Await `call()` elsewhere, with as many others as there are; then call `done(result, error)` on the slot's
         thread. Returns what cancels it: `done` may still be called then, or not."""
+
+    def operator_made(self, operator: Operator) -> None:
+        """An operator was made and is about to be wired to the others: faults may be put in front of it."""
 
     def trace(self, text: str) -> None:
         """Print a line of the trace."""

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from tests.unit.state.snapshot_kit import FORMATS, make_snapshot
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import KEYS, counting
 from tests.unit.web.test_rest import FakeControl
 from tidegate.cli.main import main
 from tidegate.common.run_defaults import VARIABLE, run_defaults
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.state import serialization
+from tidegate.testing.in_process_job import InProcessJob
 from tidegate.web.job_port import JobPort
 
 

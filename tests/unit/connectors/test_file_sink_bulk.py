@@ -12,7 +12,6 @@ import pytest
 
 from tests.unit.connectors.file_sink_kit import Clock, Subtask, hidden, lines, visible
 from tests.unit.connectors.file_source_kit import read_all, source_of
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import Ticks, environment
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
@@ -34,6 +33,7 @@ from tidegate.datastream.formats.avro import AvroBulkWriters, AvroFormat, AvroSc
 from tidegate.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from tidegate.datastream.formats.orc import OrcBulkWriters
 from tidegate.datastream.formats.parquet import ParquetBulkWriters
+from tidegate.testing.in_process_job import InProcessJob
 
 ROW = Types.ROW_NAMED(["n"], [Types.LONG()])
 CSV = CsvSchema.builder().add_number_column("n").build()

@@ -23,7 +23,6 @@ from tests.unit.connectors.file_source_kit import (
     replay_everywhere,
     source_of,
 )
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Duration, Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
@@ -38,6 +37,7 @@ from tidegate.datastream.connectors.file_system import (
     FileSplitAssignerProvider,
     StreamFormat,
 )
+from tidegate.testing.in_process_job import InProcessJob
 
 TEXT = StreamFormat.text_line_format()
 

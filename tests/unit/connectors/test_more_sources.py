@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import Ticks, environment
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
 from tidegate.datastream import CheckpointedFunction, ProcessFunction, RuntimeContext, SourceFunction
 from tidegate.datastream.connectors import CollectionSource, CollectSink, HybridSource, NumberSequenceSource
 from tidegate.datastream.connectors.base import Boundedness, SourceContext
+from tidegate.testing.in_process_job import InProcessJob
 
 NO_TIME = WatermarkStrategy.no_watermarks()
 

@@ -11,7 +11,6 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Row, Types
 from tidegate.common.errors import ConfigurationError
@@ -21,6 +20,7 @@ from tidegate.datastream.connectors.file_system import FileSink, PartitionBucket
 from tidegate.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from tidegate.datastream.formats.orc import OrcBulkWriters
 from tidegate.datastream.formats.parquet import ParquetBulkWriters
+from tidegate.testing.in_process_job import InProcessJob
 
 SALES = Types.ROW_NAMED(["day", "shop", "amount"], [Types.STRING(), Types.STRING(), Types.LONG()])
 ROWS = [

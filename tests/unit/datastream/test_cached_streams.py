@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.completable_future import CompletableFuture
@@ -15,6 +14,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.datastream import ProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.data_stream import CachedDataStream
+from tidegate.testing.in_process_job import InProcessJob
 
 COMPUTED: list[int] = []
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Configuration, Row, Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
@@ -28,6 +27,7 @@ from tidegate.datastream import (
 from tidegate.datastream.connectors.file_system import BucketAssigner, FileSink
 from tidegate.datastream.functions import TimerService
 from tidegate.datastream.state import MapStateDescriptor
+from tidegate.testing.in_process_job import InProcessJob
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import graph_of
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.jobmanager.preparation import prepare_job
 from tidegate.spark.worker_files import local_paths
+from tidegate.testing.in_process_job import graph_of
 
 
 def test_cached_files_reach_the_settings_of_the_workers(tmp_path: Path) -> None:

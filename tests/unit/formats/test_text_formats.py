@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.connectors.file_source_kit import read_all, read_with_restarts, replay_everywhere, source_of
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError, TidegateError
@@ -40,6 +39,7 @@ from tidegate.datastream.formats.json import (
     JsonRowSerializationSchema,
 )
 from tidegate.datastream.formats.malformed import MalformedLine, MalformedLineError, OnMalformed, split_malformed
+from tidegate.testing.in_process_job import InProcessJob
 
 SCALARS: list[tuple[Any, Any]] = [
     (Types.STRING(), 'a "quoted", text; with\nnewline'),

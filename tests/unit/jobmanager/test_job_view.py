@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from jobmanager_kit import Driver
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment, ticks
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.job_status import JobStatus
@@ -28,6 +27,7 @@ from tidegate.jobmanager.job_view import JobView
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.protocol.instructions import Instruction
 from tidegate.protocol.messages import FailureInfo, SlotHeartbeat, TaskFailed
+from tidegate.testing.in_process_job import InProcessJob
 
 
 class Watched:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.coroutines import Pause
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Time, WatermarkStrategy
 from tidegate.common.job_status import JobStatus
@@ -16,6 +14,8 @@ from tidegate.datastream import AsyncDataStream, AsyncFunction, ProcessFunction
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.functions import AsyncRetryStrategy
 from tidegate.protocol.messages import FailureInfo, TaskFailed
+from tidegate.testing.coroutines import Pause
+from tidegate.testing.in_process_job import InProcessJob
 
 SECOND = Time.seconds(1)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import Ticks, environment
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.datastream import (
@@ -19,6 +18,7 @@ from tidegate.datastream import (
 )
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from tidegate.testing.in_process_job import InProcessJob
 
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.INT())
 NOTES = MapStateDescriptor("notes")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import counting, environment, ticks
 
 from tidegate.common.errors import ConfigurationError, SnapshotError
@@ -20,6 +19,7 @@ from tidegate.datastream.functions import CheckpointedFunction
 from tidegate.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
 from tidegate.network.elements import Alignment
+from tidegate.testing.in_process_job import InProcessJob
 
 INTERVAL = {"execution.checkpointing.interval": "100 ms"}
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.job_status import JobStatus
 from tidegate.contracts.collect_sink import CollectSink
+from tidegate.testing.in_process_job import InProcessJob
 
 RECORDS = 40
 

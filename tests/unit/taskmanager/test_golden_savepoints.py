@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from golden_job import golden_job
-from slot_harness import InProcessJob
 
 from tidegate.common.job_status import JobStatus
 from tidegate.storage.metadata import FORMAT_VERSION
+from tidegate.testing.in_process_job import InProcessJob
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("savepoint-v*"))
 

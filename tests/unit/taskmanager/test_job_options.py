@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob, graph_of
 from small_jobs import counting, environment, ticks
 
 from tidegate.common.configuration import Configuration
@@ -32,6 +31,7 @@ from tidegate.network.elements import Alignment
 from tidegate.protocol.instructions import CancelGang, SubmitGang
 from tidegate.protocol.messages import AckCheckpoint, Leave, MasterHeartbeat, TriggerCheckpoint
 from tidegate.storage.metadata import read_metadata
+from tidegate.testing.in_process_job import InProcessJob, graph_of
 
 EVERY = "execution.checkpointing."
 

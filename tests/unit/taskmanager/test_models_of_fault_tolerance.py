@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.errors import InternalError
@@ -22,6 +21,7 @@ from tidegate.network.elements import Watermark
 from tidegate.network.withholding import WithholdingChannel
 from tidegate.protocol.messages import NotifyCheckpointComplete, TaskEndOfData
 from tidegate.taskmanager import slot_builder
+from tidegate.testing.in_process_job import InProcessJob
 
 RECORDS = 40
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.errors import SnapshotError
@@ -18,6 +17,7 @@ from tidegate.datastream import KeyedProcessFunction, MapFunction, RuntimeContex
 from tidegate.datastream.connectors.base import Sink, SinkContext, SinkWriter
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.storage.metadata import encode_metadata, read_metadata
+from tidegate.testing.in_process_job import InProcessJob
 
 RECORDS = 3000
 KEYS = 23

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import rocksdict
-from slot_harness import InProcessJob
 from small_jobs import KEYS, counting, environment, ticks
 
 from tidegate.common import Time
@@ -20,6 +19,7 @@ from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage.cleanup import checkpoint_files
 from tidegate.storage.handles import KeyedSnapshot
+from tidegate.testing.in_process_job import InProcessJob
 
 
 def rocksdb(tmp_path: Path, **keys: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import KEYS, counting, environment, ticks
 
 from tidegate.common import Time, Types
@@ -22,6 +21,7 @@ from tidegate.datastream.connectors.base import Committer, Sink, SinkContext, Si
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from tidegate.protocol.messages import Finish, Start
 from tidegate.storage.metadata import FORMAT_VERSION
+from tidegate.testing.in_process_job import InProcessJob
 
 CHECKPOINTS = {"execution.checkpointing.interval": "1 s"}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.job_status import JobStatus
@@ -15,6 +14,7 @@ from tidegate.datastream import KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.protocol.messages import TriggerCheckpoint
 from tidegate.storage.metadata import read_metadata
+from tidegate.testing.in_process_job import InProcessJob
 
 RECORDS, KEYS = 60, 7
 

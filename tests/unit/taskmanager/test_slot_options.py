@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import KEYS, MemorySink, counting, environment, ticks
 
 from tidegate.common.job_status import JobStatus
@@ -15,6 +14,7 @@ from tidegate.network.serialization import ROWS
 from tidegate.protocol.messages import AckCheckpoint
 from tidegate.storage.handles import FileRange, InlineBytes, KeyedSnapshot
 from tidegate.taskmanager import commit_retries
+from tidegate.testing.in_process_job import InProcessJob
 
 
 def to_another_slot(keys: dict[str, Any], **source: Any) -> InProcessJob:

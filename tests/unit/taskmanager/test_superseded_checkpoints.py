@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import counting
 
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
 from tidegate.fault_tolerance.barriers.handlers import Abandon, ExactlyOnceHandler
 from tidegate.protocol.messages import DeclineCheckpoint, DeclineReason
+from tidegate.testing.in_process_job import InProcessJob
 
 CHECKPOINTS = {
     "execution.checkpointing.interval": "100 ms",

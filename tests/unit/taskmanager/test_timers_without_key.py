@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment, ticks
 from tidegate.common import JobStatus, Types
 from tidegate.datastream import KeyedProcessFunction, ProcessFunction
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.functions import CheckpointedFunction, KeyedBroadcastProcessFunction
 from tidegate.datastream.state import MapStateDescriptor
+from tidegate.testing.in_process_job import InProcessJob
 
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.INT())
 CHECKPOINTS = {

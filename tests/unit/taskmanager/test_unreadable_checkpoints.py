@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.job_status import JobStatus
@@ -17,6 +16,7 @@ from tidegate.datastream import KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.storage import files
+from tidegate.testing.in_process_job import InProcessJob
 
 RECORDS = 300
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment, ticks
 from tidegate.common.accumulators import (
     Accumulator,
@@ -29,6 +28,7 @@ from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.metrics import Counter, Distribution, Meter, MetricGroup
 from tidegate.spark.streaming.job_client import SparkJobClient
+from tidegate.testing.in_process_job import InProcessJob
 
 
 class Measured(MapFunction):

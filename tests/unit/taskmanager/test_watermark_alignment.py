@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob, graph_of
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Time, WatermarkStrategy
 from tidegate.common.ids import SlotIndex
@@ -16,6 +15,7 @@ from tidegate.datastream.connectors.base import Source, SourceContext, SourceSpl
 from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.protocol.messages import WatermarkLimits
+from tidegate.testing.in_process_job import InProcessJob, graph_of
 
 
 class Steady(Source[Any]):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tests.unit.windows.script_job import Mark, MarkGenerator, Record, Script, Step, Wait, _ScriptReader
 from tidegate.common import Duration, JobStatus, WatermarkStrategy
@@ -18,6 +17,7 @@ from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
 from tidegate.datastream.functions import CoMapFunction
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
+from tidegate.testing.in_process_job import InProcessJob
 
 NONE = MIN_WATERMARK
 START = 1_000_000.0  # the clock when a job starts

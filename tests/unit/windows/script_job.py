@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tests.unit.taskmanager.slot_harness import EPOCH, InProcessJob
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import JobStatus, WatermarkStrategy
 from tidegate.common.watermark_strategy import WatermarkGenerator, WatermarkOutput
@@ -23,6 +22,8 @@ from tidegate.datastream import DataStream, OutputTag, StreamExecutionEnvironmen
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
 from tidegate.datastream.functions import SinkFunction
+from tidegate.testing.clock import EPOCH
+from tidegate.testing.in_process_job import InProcessJob
 
 START = int(EPOCH)
 """The clock when the job starts."""

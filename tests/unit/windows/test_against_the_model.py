@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.windows.kinds import COUNTED, EVENT_TIME, PROCESSING_TIME, STYLES, WITHOUT_MERGE, Kind
 from tests.unit.windows.reference_model import by_window
 from tests.unit.windows.script_job import (
@@ -28,6 +27,7 @@ from tests.unit.windows.script_job import (
     script_environment,
 )
 from tidegate.common import JobStatus
+from tidegate.testing.in_process_job import InProcessJob
 
 records = st.builds(Record, st.sampled_from("abc"), st.integers(0, 99), st.integers(-20, 70))
 marks = st.builds(Mark, st.integers(-25, 75))

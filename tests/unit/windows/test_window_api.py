@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import graph_of
 from tests.unit.taskmanager.small_jobs import Ticks, environment
 from tests.unit.windows.test_window_functions import AllValues, Count, Elements
 from tidegate.common import Duration, Time, Types, WatermarkStrategy
@@ -43,6 +42,7 @@ from tidegate.datastream.window import (
     WindowOperationDescriptor,
 )
 from tidegate.graph.picklability import check_picklable
+from tidegate.testing.in_process_job import graph_of
 
 sec = Time.seconds
 STAMPED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, t: v)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import InProcessJob
 from tests.unit.windows.script_job import LATE, START, Mark, Record, Wait, run_script
 from tidegate.common import JobStatus, Time, Types
 from tidegate.datastream import (
@@ -39,6 +38,7 @@ from tidegate.datastream.window import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from tidegate.testing.in_process_job import InProcessJob
 
 ms = Time.milliseconds
 

@@ -34,6 +34,7 @@ from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
 from tidegate.taskmanager.clock import SystemClock
+from tidegate.taskmanager.operators.base import Operator
 
 _HELPERS = 4
 _MAX_IDLE_WAIT_MS = 1000.0
@@ -232,6 +233,9 @@ class SlotWorker:
         self, call: Callable[[], Awaitable[Any]], done: Callable[[Any, BaseException | None], None]
     ) -> Callable[[], None]:
         return self._event_loop.run(call, lambda result, error: self._post(lambda: done(result, error)))
+
+    def operator_made(self, operator: Operator) -> None:
+        """Nothing stands in front of operators here."""
 
     def trace(self, text: str) -> None:
         sys.stdout.write(f"[checkpoint trace] {text}\n")  # one write: lines of several workers must not mix

@@ -31,7 +31,7 @@ class Coroutines:
     def start(self, call: Callable[[], Awaitable[Any]], done: Done, now_ms: float) -> Callable[[], None]:
         self._started += 1
         entry = (now_ms, self._started, call().__await__(), done)
-        heapq.heappush(self._waiting, entry)  # type: ignore[misc]
+        heapq.heappush(self._waiting, entry)
         self.most = max(self.most, len(self._waiting))
 
         def cancel() -> None:

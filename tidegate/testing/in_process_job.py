@@ -1,33 +1,34 @@
-"""A job in one process and one thread: the real JobMaster and the real SlotRuntimes, on an in-memory network and a
-clock that only moves when it is told to. No Spark, no sockets, no threads.
+"""A job in one process and one thread: the real JobMaster and the real slots, on an in-memory network and a clock that
+moves only when it is told to. No Spark, no sockets, no threads.
 
-Made from the public API, so that what a configuration key does can be shown from the key to its effect::
+::
 
-    with InProcessJob(env) as job:
-        job.run()                      # until nothing moves any more
-        job.advance(1000)              # time passes, with heartbeats and whatever becomes due
-        job.results                    # of a CollectSink; job.sent, job.frames, job.instructions, ...
+    with InProcessJob.collecting(stream) as job:
+        job.run()                      # until nothing moves any more without time passing
+        job.advance(1000)              # a second passes, with whatever becomes due
+        job.kill_worker()              # the restart strategy and the last checkpoint take over
+        job.run_to_end()               # let time pass until the job has ended
+        job.results                    # what came out
 
-`job.run_to_end()` lets time pass until the job has ended.
+Everything else that happened can be looked at too: `instructions`, `received`, `frames`, `logged`.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-import cloudpickle
-import msgspec
-
-from tests.coroutines import Coroutines
+from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex
 from tidegate.common.job_status import JobStatus
-from tidegate.datastream import StreamExecutionEnvironment
+from tidegate.contracts.collect_sink import CollectSink
+from tidegate.datastream.stream import DataStream
+from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
 from tidegate.graph.chaining import build_job_graph
@@ -52,172 +53,35 @@ from tidegate.protocol.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.protocol.messages import (
-    Deploy,
-    Leave,
-    MasterToSlot,
-    Message,
-    Register,
-    SlotHeartbeat,
-    TaskFailed,
-    decode_from_master,
-    decode_from_slot,
-    encode,
-)
+from tidegate.protocol.messages import Message, Register, SlotToMaster, decode_from_master, encode
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
-from tidegate.storage.handles import SlotRestore
-from tidegate.taskmanager.deployment import SlotPlan
-from tidegate.taskmanager.failure import describe
-from tidegate.taskmanager.slot import SlotRuntime
+from tidegate.taskmanager.failure import OperatorFailure
+from tidegate.testing.clock import EPOCH, ManualClock
+from tidegate.testing.faults import Fault, FaultPlan
+from tidegate.testing.in_process_slot import InProcessSlot
 
 M = TypeVar("M")
-EPOCH = 1_000_000.0
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now = EPOCH
-
-    def now_ms(self) -> float:
-        return self.now
 
 
 def graph_of(env: StreamExecutionEnvironment) -> JobGraph:
     """What `env.execute()` would submit."""
-    name = env._configuration.get_string("pipeline.name", "job")
+    name = options.read(env._configuration, options.PIPELINE_NAME) or "job"
     return make_splits(build_job_graph(env._operators, env._graph_settings(), name, env._job_id()).job_graph)
 
 
-class HarnessSlot:
-    """Implements `taskmanager.slot_host.SlotHost` and its transport."""
-
-    def __init__(self, job: InProcessJob, attempt: AttemptNumber, slot: SlotIndex) -> None:
-        self.clock = job.clock
-        self.runtime: SlotRuntime | None = None
-        self.attempt = attempt
-        self.slot = slot
-        self.incarnation = f"{attempt}/{slot}"
-        self.working = True  # neither failed nor left
-        self.left = False  # told to leave, and did; or killed
-        self.muted = False  # hears and says nothing: as if the process was frozen
-        self.held = False  # processes nothing: as if user code did not return
-        self.coroutines = Coroutines()
-        self._job = job
-        self._mail: deque[MasterToSlot] = deque()  # that came while it was held
-        self._inbox: deque[Frame] = deque()
-        self._async: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
-
-    # ------------------------------------------------------------ SlotHost
-    @property
-    def transport(self) -> HarnessSlot:
-        return self
-
-    def send(self, to: SlotIndex, frame: Frame) -> None:
-        self._job.frames.append(frame)
-        self._job.slots[to]._inbox.append(frame)
-
-    def receive(self) -> list[Frame]:
-        found = list(self._inbox)
-        self._inbox.clear()
-        return found
-
-    def send_to_master(self, message: Message) -> None:
-        if not self.muted:
-            self._job.to_master.append(decode_from_slot(encode(message)))
-
-    def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        self._async.append((work, done))
-
-    def run_coroutine(
-        self, call: Callable[[], Awaitable[Any]], done: Callable[[Any, BaseException | None], None]
-    ) -> Callable[[], None]:
-        return self.coroutines.start(call, done, self.clock.now)
-
-    def heartbeat(self) -> SlotHeartbeat:
-        if self.runtime is None:
-            return SlotHeartbeat(attempt=self.attempt, slot=self.slot)
-        metrics, accumulators = self.runtime.metrics, self.runtime.report.accumulators
-        return SlotHeartbeat(attempt=self.attempt, slot=self.slot, metrics=metrics, accumulators=accumulators)
-
-    def trace(self, text: str) -> None:
-        self._job.traces.append(text)
-
-    # ------------------------------------------------------------ driven by the job
-    def on_message(self, message: MasterToSlot) -> None:
-        if self.muted or self.left:
-            return
-        if self.held:
-            self._mail.append(message)
-        elif isinstance(message, Leave):
-            self.leave()
-        elif not self.working:
-            return
-        elif isinstance(message, Deploy):
-            self._guarded(lambda: self._deploy(message))
-        elif self.runtime is not None:
-            self._guarded(lambda: self._runtime().on_message(message))
-
-    def leave(self) -> None:
-        self.working, self.left = False, True
-        if self.runtime is not None:
-            self.runtime.close()
-
-    def step(self) -> bool:
-        if not self.working or self.runtime is None or self.held:
-            return False
-        while self._mail:
-            self.on_message(self._mail.popleft())
-        return self._guarded(self._round) if self.working else True
-
-    def _round(self) -> bool:
-        worked = False
-        while self._async:
-            work, done = self._async.popleft()
-            result, error = None, None
-            try:
-                result = work()
-            except Exception as failure:
-                error = failure
-            done(result, error)
-            worked = True
-        worked = self.coroutines.run(self.clock.now) or worked
-        for frame in self.receive():
-            self._runtime().on_frame(frame)
-            worked = True
-        worked = self._runtime().step() or worked
-        self._runtime().check_invariants()
-        return worked
-
-    def _deploy(self, message: Deploy) -> None:
-        plan: SlotPlan = cloudpickle.loads(message.plan)  # every slot has objects of its own
-        restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
-        self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
-        self.runtime.deploy(restore)
-
-    def _runtime(self) -> SlotRuntime:
-        assert self.runtime is not None
-        return self.runtime
-
-    def _guarded(self, call: Callable[[], Any]) -> bool:
-        try:
-            return bool(call())
-        except Exception as error:
-            self.working = False
-            self.send_to_master(TaskFailed(attempt=self.attempt, slot=self.slot, failure=describe(error)))
-            return True
-
-
 class InProcessJob(InstructionCarrier):
-    """See the module's docstring. `gang` of the current attempt is in `slots`."""
+    """See the module's docstring. The workers of the current attempt are in `slots`; `faults` happen on the way, each
+    once."""
 
-    def __init__(self, env: StreamExecutionEnvironment) -> None:
+    def __init__(self, env: StreamExecutionEnvironment, faults: Sequence[Fault] = ()) -> None:
         self.graph = graph_of(env)
         self.clock = ManualClock()
+        self.faults = FaultPlan(faults)
         self.prepared: PreparedJob = prepare_job(self.graph, Configuration(env._configuration))
         self.master = self.prepared.master
-        self.slots: list[HarnessSlot] = []
+        self.slots: list[InProcessSlot] = []
         self.to_master: deque[Message] = deque()
         self.instructions: list[Instruction] = []  # all so far
         self.received: list[Message] = []  # all messages to the master so far
@@ -226,7 +90,16 @@ class InProcessJob(InstructionCarrier):
         self.problems: list[str] = []  # of deletions
         self.results: list[Any] = []
         self.ended: JobEnded | None = None
+        self.error: BaseException | None = None  # the first failure of the job's own code, as it was raised
         self._exited: set[AttemptNumber] = set()
+        self._loss: str | None = None  # how the current gang was lost
+        self._requests = 0
+
+    @staticmethod
+    def collecting(stream: DataStream, faults: Sequence[Fault] = ()) -> InProcessJob:
+        """The job that makes this stream; its records are in `results`."""
+        stream.sink_to(CollectSink())
+        return InProcessJob(stream.get_execution_environment(), faults)
 
     def __enter__(self) -> InProcessJob:
         self.carry_out(self.master.start(self.clock.now))
@@ -246,9 +119,10 @@ class InProcessJob(InstructionCarrier):
             while self.to_master and self.ended is None:
                 message = self.to_master.popleft()
                 self.received.append(message)
-                self.carry_out(self.master.on_message(message, self.clock.now))  # type: ignore[arg-type]
+                self.carry_out(self.master.on_message(cast(SlotToMaster, message), self.clock.now))
             for slot in self.slots:
                 moved = slot.step() or moved
+            moved = self._strike() or moved
             self._report_exit()
             if not moved and not self.to_master:
                 return self
@@ -268,6 +142,7 @@ class InProcessJob(InstructionCarrier):
             due = [self.master.next_deadline()]
             due += [s.runtime.next_deadline() for s in self.slots if s.runtime is not None and s.working and not s.held]
             due += [s.coroutines.next_deadline() for s in self.slots if s.working and not s.held]
+            due.append(self.faults.next_deadline())
             following = min((t for t in due if t is not None), default=until)
             self.clock.now = min(until, max(following, self.clock.now))
             for slot in self.slots:
@@ -289,6 +164,24 @@ class InProcessJob(InstructionCarrier):
                 return self.ended.status
         raise AssertionError(f"the job has not ended within {within_ms} ms: {self.master.status}")
 
+    def kill_worker(self, slot: int = 0) -> InProcessJob:
+        """As SIGKILL of a worker process: Spark ends the gang, the restart strategy decides what follows."""
+        self._loss = f"worker {slot} was killed by the test"
+        for one in self.slots:
+            one.leave()
+        return self.run()
+
+    def checkpoint(self) -> InProcessJob:
+        """Take a checkpoint now. Raises when it does not complete."""
+        self._requests += 1
+        number = -self._requests
+        self.do(lambda now: self.master.on_checkpoint_request(number, False, now))
+        self.advance(1.0)
+        answer = self.answer(number)
+        if answer is None or answer.error is not None:
+            raise AssertionError(f"the checkpoint has failed: {'it hangs' if answer is None else answer.error}")
+        return self
+
     def cancel(self) -> InProcessJob:
         self.carry_out(self.master.on_cancel(self.clock.now))
         return self.run()
@@ -307,7 +200,15 @@ class InProcessJob(InstructionCarrier):
         """To a request, when it is there."""
         return next((d for d in self.of(CheckpointRequestDone) if d.request_id == request_id), None)
 
+    def failed(self, error: Exception) -> None:
+        """For the slots."""
+        self.error = self.error or (error.cause if isinstance(error, OperatorFailure) else error)
+
     # ------------------------------------------------------------ what has happened
+    @property
+    def restarts(self) -> int:
+        return int(self.master.attempt)
+
     def of(self, kind: type[M]) -> list[M]:
         """Instructions of one kind, in order."""
         return [i for i in self.instructions if isinstance(i, kind)]
@@ -332,8 +233,8 @@ class InProcessJob(InstructionCarrier):
     @property
     def coordinator(self) -> CheckpointCoordinator:
         model = self.master.fault_tolerance
-        assert isinstance(model, BarrierCheckpoints)
-        return model.coordinator
+        check_internal(isinstance(model, BarrierCheckpoints), "the job has no checkpoints")
+        return cast(BarrierCheckpoints, model).coordinator
 
     @property
     def logged(self) -> str:
@@ -352,7 +253,7 @@ class InProcessJob(InstructionCarrier):
 
     def submit_gang(self, instruction: SubmitGang) -> None:
         attempt = instruction.attempt
-        self.slots = [HarnessSlot(self, attempt, SlotIndex(i)) for i in range(instruction.num_slots)]
+        self.slots = [InProcessSlot(self, attempt, SlotIndex(i)) for i in range(instruction.num_slots)]
         for slot in self.slots:
             register = Register(
                 attempt=attempt,
@@ -422,4 +323,19 @@ class InProcessJob(InstructionCarrier):
         attempt = self.master.attempt
         if self.slots and all(s.left for s in self.slots) and attempt not in self._exited:
             self._exited.add(attempt)
-            self.carry_out(self.master.on_gang_exit(attempt, None, self.clock.now))
+            loss, self._loss = self._loss, None
+            self.carry_out(self.master.on_gang_exit(attempt, loss, self.clock.now))
+
+    def _strike(self) -> bool:
+        """Kill the worker whose time has come. False: there is none."""
+        slot = self.faults.worker_to_kill(self.clock.now - EPOCH) if self._runs else None
+        if slot is None:
+            return False
+        self._loss = f"worker {slot} was killed by the fault plan"
+        for one in self.slots:
+            one.leave()
+        return True
+
+    @property
+    def _runs(self) -> bool:
+        return self.master.status is JobStatus.RUNNING

@@ -1,0 +1,32 @@
+"""Test your job without Spark: whole jobs in one process on a clock of their own, single functions, planned failures.
+
+`docs/testing.md` shows how. What is here runs the real JobMaster, slots, operators, state and checkpoints; only Spark,
+the sockets and the time are not real.
+"""
+
+from tidegate.testing.clock import EPOCH, ManualClock
+from tidegate.testing.comparison import assert_same_under_faults
+from tidegate.testing.coroutines import Pause
+from tidegate.testing.faults import FailAt, Fault, KillWorker, PlannedFailure
+from tidegate.testing.harness import Harness, TwoInputHarness
+from tidegate.testing.in_process_job import InProcessJob
+from tidegate.testing.inputs import Feed, Record, Wait, Watermark, scripted
+
+__all__ = [
+    "EPOCH",
+    "FailAt",
+    "Fault",
+    "Feed",
+    "Harness",
+    "InProcessJob",
+    "KillWorker",
+    "ManualClock",
+    "Pause",
+    "PlannedFailure",
+    "Record",
+    "TwoInputHarness",
+    "Wait",
+    "Watermark",
+    "assert_same_under_faults",
+    "scripted",
+]

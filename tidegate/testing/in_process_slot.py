@@ -1,0 +1,169 @@
+"""A worker of an in-process job: hosts a real `SlotRuntime` without a process, a socket or a thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import cloudpickle
+import msgspec
+
+from tidegate.common.errors import InternalError
+from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.network.wire import Frame
+from tidegate.protocol.messages import (
+    Deploy,
+    Leave,
+    MasterToSlot,
+    Message,
+    SlotHeartbeat,
+    TaskFailed,
+    decode_from_slot,
+    encode,
+)
+from tidegate.storage.handles import SlotRestore
+from tidegate.taskmanager.deployment import SlotPlan
+from tidegate.taskmanager.failure import describe
+from tidegate.taskmanager.operators.base import Operator
+from tidegate.taskmanager.slot import SlotRuntime
+from tidegate.testing.clock import ManualClock
+from tidegate.testing.coroutines import Coroutines
+from tidegate.testing.faults import FaultPlan
+
+
+class SlotsOfJob(Protocol):
+    """What a slot knows of its job."""
+
+    clock: ManualClock
+    faults: FaultPlan
+    slots: list[InProcessSlot]
+    frames: list[Frame]
+    traces: list[str]
+    to_master: deque[Message]
+
+    def failed(self, error: Exception) -> None: ...
+
+
+class InProcessSlot:
+    """Implements `taskmanager.slot_host.SlotHost` and its transport."""
+
+    def __init__(self, job: SlotsOfJob, attempt: AttemptNumber, slot: SlotIndex) -> None:
+        self.clock = job.clock
+        self.runtime: SlotRuntime | None = None
+        self.attempt = attempt
+        self.slot = slot
+        self.incarnation = f"{attempt}/{slot}"
+        self.working = True  # neither failed nor left
+        self.left = False  # told to leave, and did; or killed
+        self.muted = False  # hears and says nothing: as if the process was frozen
+        self.held = False  # processes nothing: as if user code did not return
+        self.coroutines = Coroutines()
+        self._job = job
+        self._mail: deque[MasterToSlot] = deque()  # that came while it was held
+        self._inbox: deque[Frame] = deque()
+        self._async: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+
+    # ------------------------------------------------------------ SlotHost
+    @property
+    def transport(self) -> InProcessSlot:
+        return self
+
+    def send(self, to: SlotIndex, frame: Frame) -> None:
+        self._job.frames.append(frame)
+        self._job.slots[to]._inbox.append(frame)
+
+    def receive(self) -> list[Frame]:
+        found = list(self._inbox)
+        self._inbox.clear()
+        return found
+
+    def send_to_master(self, message: Message) -> None:
+        if not self.muted:
+            self._job.to_master.append(decode_from_slot(encode(message)))
+
+    def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self._async.append((work, done))
+
+    def run_coroutine(
+        self, call: Callable[[], Awaitable[Any]], done: Callable[[Any, BaseException | None], None]
+    ) -> Callable[[], None]:
+        return self.coroutines.start(call, done, self.clock.now)
+
+    def heartbeat(self) -> SlotHeartbeat:
+        if self.runtime is None:
+            return SlotHeartbeat(attempt=self.attempt, slot=self.slot)
+        metrics, accumulators = self.runtime.metrics, self.runtime.report.accumulators
+        return SlotHeartbeat(attempt=self.attempt, slot=self.slot, metrics=metrics, accumulators=accumulators)
+
+    def operator_made(self, operator: Operator) -> None:
+        self._job.faults.watch(operator)
+
+    def trace(self, text: str) -> None:
+        self._job.traces.append(text)
+
+    # ------------------------------------------------------------ driven by the job
+    def on_message(self, message: MasterToSlot) -> None:
+        if self.muted or self.left:
+            return
+        if self.held:
+            self._mail.append(message)
+        elif isinstance(message, Leave):
+            self.leave()
+        elif not self.working:
+            return
+        elif isinstance(message, Deploy):
+            self._guarded(lambda: self._deploy(message))
+        elif self.runtime is not None:
+            self._guarded(lambda: self._runtime().on_message(message))
+
+    def leave(self) -> None:
+        self.working, self.left = False, True
+        if self.runtime is not None:
+            self.runtime.close()
+
+    def step(self) -> bool:
+        if not self.working or self.runtime is None or self.held:
+            return False
+        while self._mail:
+            self.on_message(self._mail.popleft())
+        return self._guarded(self._round) if self.working else True
+
+    def _round(self) -> bool:
+        worked = False
+        while self._async:
+            work, done = self._async.popleft()
+            result, error = None, None
+            try:
+                result = work()
+            except Exception as failure:
+                error = failure
+            done(result, error)
+            worked = True
+        worked = self.coroutines.run(self.clock.now) or worked
+        for frame in self.receive():
+            self._runtime().on_frame(frame)
+            worked = True
+        worked = self._runtime().step() or worked
+        self._runtime().check_invariants()
+        return worked
+
+    def _deploy(self, message: Deploy) -> None:
+        plan: SlotPlan = cloudpickle.loads(message.plan)  # every slot has objects of its own
+        restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
+        self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
+        self.runtime.deploy(restore)
+
+    def _runtime(self) -> SlotRuntime:
+        if self.runtime is None:
+            raise InternalError(f"slot {self.slot} is not deployed")
+        return self.runtime
+
+    def _guarded(self, call: Callable[[], Any]) -> bool:
+        try:
+            return bool(call())
+        except Exception as error:
+            self.working = False
+            self._job.failed(error)
+            self.send_to_master(TaskFailed(attempt=self.attempt, slot=self.slot, failure=describe(error)))
+            return True
