@@ -45,6 +45,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "pipeline.job-id": at(JOB, "test_a_fixed_job_id_names_the_directory_and_ids_go_on_from_the_run_before"),
     "pipeline.operator-chaining.enabled": at(JOB, "test_operator_chaining"),
     "pipeline.auto-generate-uids": at(JOB, "test_generated_uids_can_be_forbidden"),
+    "pipeline.object-reuse": at(
+        "unit/taskmanager/test_several_readers.py", "test_with_object_reuse_all_readers_get_the_same_objects"
+    ),
     "pipeline.auto-watermark-interval": at(
         "unit/taskmanager/test_watermarks_in_jobs.py", "test_the_interval_decides_how_often_time_is_told"
     ),
@@ -170,7 +173,6 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
 
 ACCEPTED_WITHOUT_EFFECT = {  # key -> why; the page says so too
     "state.changelog.enabled": "checkpoints are incremental in both backends",
-    "pipeline.object-reuse": "objects are always handed on",
     "pipeline.jars": "connectors are Python",
     "pipeline.classpaths": "connectors are Python",
     "execution.checkpointing.unaligned.forced": "no edge is left out of unaligned checkpoints",

@@ -54,7 +54,8 @@ OBJECT_REUSE = ConfigOption(
     "pipeline.object-reuse",
     _BOOLEAN,
     False,
-    "Accepted without effect: a chain always hands the same objects on, so functions must not change their inputs.",
+    "Give the same objects to all readers of a stream. false: a stream that several operators read gives each of them "
+    "records of its own, when they can be changed at all, so that no reader sees what another does to them.",
 )
 AUTO_GENERATE_UIDS = ConfigOption(
     "pipeline.auto-generate-uids",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.common.ids import CheckpointId
 from tidegate.common.typeinfo import value_converter
 from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
+from tidegate.taskmanager.copying import copying
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import Emit, Operator, discard
@@ -33,16 +34,18 @@ class OperatorChain:
             made(operator)
         self.head = self.operators[0]
         for i, operator in enumerate(self.operators):
-            readers: dict[str | None, list[Emit]] = {}
+            readers: dict[str | None, list[_Reader]] = {}
             for j, node in enumerate(vertex.operators):
                 if node.link is not None and node.link.upstream == i:
-                    readers.setdefault(node.link.side_output, []).append(self.operators[j].process)
+                    readers.setdefault(node.link.side_output, []).append(_Reader(self.operators[j].process, True))
             for output in outputs:
                 if output.edge.source_operator == i:
-                    readers.setdefault(output.edge.side_output, []).append(output.emit)
-            for tag, emits in readers.items():
+                    reader = _Reader(output.emit, output.hands_on)
+                    readers.setdefault(output.edge.side_output, []).append(reader)
+            copies = not operator.context.settings.object_reuse
+            for tag, found in readers.items():
                 declared = operator.node.output_type if tag is None else operator.node.side_output_types.get(tag)
-                emit = _converting(operator, _fan_out(emits), declared)
+                emit = _converting(operator, _fan_out(found, copies), declared)
                 if tag is None:
                     operator.output = emit
                 else:
@@ -170,11 +173,24 @@ def _to_all(receivers: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]
     return to_all
 
 
-def _fan_out(emits: list[Emit]) -> Emit:
-    if not emits:
+class _Reader(NamedTuple):
+    """Of an operator's output."""
+
+    emit: Emit
+    may_change: bool  # user code gets the very records that it is given, and may change them in place
+
+
+def _fan_out(readers: list[_Reader], copies: bool) -> Emit:
+    """To all readers. With `copies`, no reader sees what another does to the records: each that may change them gets
+    its own. Those that only write them somewhere share the original, as does the last of the others when there are no
+    such; the original comes last, so that all copies are of what was emitted."""
+    if not readers:
         return discard
-    if len(emits) == 1:
-        return emits[0]
+    if len(readers) == 1:
+        return readers[0].emit
+    changing = [reader.emit for reader in readers if reader.may_change]
+    original = [reader.emit for reader in readers if not reader.may_change] or [changing.pop()]
+    emits = [copying(emit) if copies else emit for emit in changing] + original
 
     def to_all(batch: RecordBatch) -> None:
         for emit in emits:

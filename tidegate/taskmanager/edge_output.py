@@ -18,6 +18,7 @@ from tidegate.network.channels import Channel
 from tidegate.network.elements import Watermark, WatermarkStatus
 from tidegate.state.key_groups import KeyRouter, is_unhashable, unhashable_key
 from tidegate.taskmanager.clock import Clock
+from tidegate.taskmanager.copying import copied_batch
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operators.base import bind
 
@@ -27,12 +28,20 @@ C = TypeVar("C", bound=Channel)
 class EdgeOutput(Generic[C]):
     """Base: everything to the one channel (FORWARD, GLOBAL, or any edge with a single target)."""
 
+    local: int | None = None  # the channel to a task of this slot, which gets the very objects
+    copies = True  # for that channel, where others write the same records later
+
     def __init__(self, edge: JobEdge, channels: list[C], clock: Clock, operator_name: str, subtask: int) -> None:
         self.edge = edge
         self.channels = channels
         self._clock = clock
         self._operator_name = operator_name
         self._subtask = subtask
+
+    @property
+    def hands_on(self) -> bool:
+        """User code behind this output gets the very objects that are emitted; otherwise they are only written."""
+        return self.local is not None
 
     def emit(self, batch: Batch) -> None:
         self.channels[0].add(batch, self._clock.now_ms())
@@ -59,8 +68,9 @@ class EdgeOutput(Generic[C]):
 class BroadcastOutput(EdgeOutput[C]):
     def emit(self, batch: Batch) -> None:
         now = self._clock.now_ms()
-        for channel in self.channels:
-            channel.add(batch, now)
+        local = batch if self.local is None or not self.copies else copied_batch(batch)
+        for i, channel in enumerate(self.channels):
+            channel.add(local if i == self.local else batch, now)
 
 
 class RoundRobinOutput(EdgeOutput[C]):

@@ -118,7 +118,8 @@ class SlotBuilder:
 
     def _edge_output(self, place: TaskPlace, edge: JobEdge) -> EdgeOutput[OutputChannel]:
         graph, settings = self._graph, self._settings
-        channels = []
+        channels: list[OutputChannel] = []
+        local: int | None = None
         for downstream in graph.downstream_subtasks(edge, place.subtask):
             address = ChannelAddress(edge.edge_id, place.subtask, downstream)
             channel = self._model.output_channel(address, settings.credits_per_channel, settings.batch_size)
@@ -126,10 +127,14 @@ class SlotBuilder:
             slot = graph.slot_of(edge.target, downstream)
             if slot != self._slot:
                 self._channels.remote[address] = slot
+            else:
+                local = len(channels)
             channels.append(channel)
         name = place.vertex.operators[edge.source_operator].name
         groups = graph.vertices[edge.target].max_parallelism
-        return make_edge_output(edge, channels, self._services.clock, name, place.subtask, groups)
+        output = make_edge_output(edge, channels, self._services.clock, name, place.subtask, groups)
+        output.local, output.copies = local, not settings.object_reuse
+        return output
 
     def _make_side(self, task: Task) -> TaskSide:
         return self._model.make(ModelPort(task, self._services, self._graph.edges))

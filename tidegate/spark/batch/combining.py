@@ -53,6 +53,10 @@ class CombiningOutput(EdgeOutput[BlockChannel]):
         self._taken = 0  # records since the last flush
         self._worth_it = True
 
+    @property
+    def hands_on(self) -> bool:
+        return True  # the reduce function may put its result into one of the two records
+
     def emit(self, batch: Batch) -> None:
         if batch.timestamps is not None or not self._worth_it:
             self._inner.emit(batch)
