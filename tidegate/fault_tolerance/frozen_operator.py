@@ -8,7 +8,9 @@ import msgspec
 
 from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import schema_of
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.graph.job_graph import OperatorNode
+from tidegate.graph.operator_specs import SinkSpec
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.state.savepoint.format import operator_folder
@@ -30,6 +32,7 @@ class FrozenOperator:
         self._node = node
         self._keyed = None if keyed is None else keyed.snapshot(checkpoint_id, full)
         self._lists = operator_state.snapshot()
+        self._holds_results = isinstance(node.spec, SinkSpec) and isinstance(node.spec.sink, CollectSink)
 
     def write(self, writer: Any) -> OperatorSnapshot:
         return OperatorSnapshot(
@@ -37,7 +40,7 @@ class FrozenOperator:
             name=self._node.name,
             uid=self._node.uid or "",
             keyed=None if self._keyed is None else self._with_key_type(self._keyed.write(writer.shared)),
-            lists=self._lists.write(writer.exclusive),
+            lists=self._lists.write(writer.results if self._holds_results else writer.exclusive),
         )
 
     def write_savepoint(self, writer: SavepointWriter) -> OperatorSnapshot:

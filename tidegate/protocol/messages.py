@@ -122,6 +122,11 @@ class DeclineCheckpoint(FaultToleranceMessage, frozen=True):
     detail: str = ""
 
 
+class WantCheckpoint(FaultToleranceMessage, frozen=True):
+    """Much waits in this slot for the next checkpoint to be completed: it should not wait for the interval. A wish, to
+    which nothing is answered."""
+
+
 class CollectChunk(Message, frozen=True):
     """Results of `execute_and_collect`: pickled list of values. `seq` counts per subtask from 0 and survives restarts,
     so a chunk that is sent again after a recovery is recognised and dropped."""
@@ -202,6 +207,7 @@ SlotToMaster = (
     | TaskFailed
     | AckCheckpoint
     | DeclineCheckpoint
+    | WantCheckpoint
     | CollectChunk
 )
 MasterToSlot = (

@@ -45,6 +45,11 @@ class TaskStateWriter(Protocol):
         """Takes what later checkpoints may build on (increments of keyed state)."""
 
     @property
+    def results(self) -> StateSink:
+        """Takes results on their way to the client. They are only passing through, so no limit of the storage for the
+        state of a job is for them."""
+
+    @property
     def bytes_written(self) -> int: ...
 
     @property
@@ -82,6 +87,10 @@ class FileTaskStateWriter:
     @property
     def shared(self) -> StateSink:
         return self._shared
+
+    @property
+    def results(self) -> StateSink:
+        return self._exclusive
 
     @property
     def files_written(self) -> int:
@@ -161,6 +170,7 @@ class InlineTaskStateWriter:
         self._codec = codec
         self._task_name = task_name
         self._cancelled = False
+        self._limited_bytes = 0
         self.bytes_written = 0
 
     @property
@@ -171,17 +181,26 @@ class InlineTaskStateWriter:
     def shared(self) -> StateSink:
         return self
 
+    @property
+    def results(self) -> StateSink:
+        return _Unlimited(self)
+
     def write(self, data: bytes) -> StateHandle:
-        self._check_not_cancelled()
-        data = compression.compress(data, self._codec)
-        self.bytes_written += len(data)
-        if self.bytes_written > self._limit:
+        handle = self.write_unlimited(data)
+        self._limited_bytes += len(handle.data)
+        if self._limited_bytes > self._limit:
             raise StateTooLargeError(
                 f"the state of {self._task_name} is larger than {self._limit:,} bytes, the limit of the JobManager's "
                 "memory as checkpoint storage; set a checkpoint directory (execution.checkpointing.dir, or "
                 "set_checkpoint_storage_dir) so that state goes to files, or raise the limit "
                 "(state.storage.jobmanager.max-state-size, or JobManagerCheckpointStorage)"
             )
+        return handle
+
+    def write_unlimited(self, data: bytes) -> InlineBytes:
+        self._check_not_cancelled()
+        data = compression.compress(data, self._codec)
+        self.bytes_written += len(data)
         return InlineBytes(data, checksum(data), self._codec)
 
     def start_file(self) -> None: ...
@@ -198,3 +217,12 @@ class InlineTaskStateWriter:
     def _check_not_cancelled(self) -> None:
         if self._cancelled:
             raise SnapshotError("the checkpoint was aborted while its state was written")
+
+
+class _Unlimited:
+    """Where results go in an `InlineTaskStateWriter`."""
+
+    def __init__(self, writer: InlineTaskStateWriter) -> None:
+        self.write = writer.write_unlimited
+
+    def start_file(self) -> None: ...

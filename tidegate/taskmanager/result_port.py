@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.common.ids import AttemptNumber, OperatorId, SubtaskIndex
-from tidegate.protocol.messages import CollectChunk
+from tidegate.protocol.messages import CollectChunk, WantCheckpoint
 
 
 class ResultPort(Protocol):
@@ -17,11 +17,14 @@ class ResultPort(Protocol):
         """One chunk: a pickled list of values. A chunk that was sent before a recovery is sent again under the same
         number, and counts once."""
 
+    def want_checkpoint(self) -> None:
+        """Many results wait for the next checkpoint: it should come soon."""
+
 
 class JobManagerResults:
     """To the JobManager, as messages of one attempt."""
 
-    def __init__(self, attempt: AttemptNumber, send: Callable[[CollectChunk], None]) -> None:
+    def __init__(self, attempt: AttemptNumber, send: Callable[[CollectChunk | WantCheckpoint], None]) -> None:
         self._attempt = attempt
         self._send = send
 
@@ -29,3 +32,6 @@ class JobManagerResults:
         self._send(
             CollectChunk(attempt=self._attempt, operator_id=operator_id, subtask=subtask, seq=seq, payload=payload)
         )
+
+    def want_checkpoint(self) -> None:
+        self._send(WantCheckpoint(attempt=self._attempt))

@@ -187,6 +187,11 @@ class CheckpointCoordinator:
         self._queue_request(CheckpointRequest(kind, request_id, target))
         return self._flush(now_ms)
 
+    def on_wanted(self, now_ms: float) -> list[Outcome]:
+        """A task has much that waits for the next checkpoint: the periodic one is due now, if there is any."""
+        self._decider.on_wanted(now_ms)
+        return self._flush(now_ms)
+
     def on_stop_request(self, request_id: int, drain: bool, target: str, now_ms: float) -> list[Outcome]:
         """A user wants the job to end with a savepoint; answered by CheckpointRequestDone when it cannot be taken. When
         it is complete it is in `stopped`, and answered at the end of the job."""

@@ -19,7 +19,7 @@ from tidegate.fault_tolerance.job_side import (
 )
 from tidegate.fault_tolerance.recovery_points import RecoveryPoints, Refusal, RestorePoint
 from tidegate.protocol.instructions import CheckpointRequestDone, Instruction, Log
-from tidegate.protocol.messages import AckCheckpoint, DeclineCheckpoint, FaultToleranceMessage
+from tidegate.protocol.messages import AckCheckpoint, DeclineCheckpoint, FaultToleranceMessage, WantCheckpoint
 
 _NO_CHECKPOINTS = (
     "checkpointing is off for this job: call env.enable_checkpointing(interval), set execution.checkpointing.interval, "
@@ -92,6 +92,8 @@ class BarrierCheckpoints(JobFaultTolerance):
                 return self.coordinator.on_ack(ack, now_ms)
             case DeclineCheckpoint() as decline:
                 return self.coordinator.on_decline(decline, now_ms)
+            case WantCheckpoint():
+                return self.coordinator.on_wanted(now_ms)
             case never:
                 assert_never(never)
 
@@ -101,6 +103,8 @@ class BarrierCheckpoints(JobFaultTolerance):
                 return _instructions(self.coordinator.on_fenced_ack(ack))
             case DeclineCheckpoint():
                 return []  # what it had written it has deleted itself
+            case WantCheckpoint():
+                return []
             case never:
                 assert_never(never)
 
@@ -136,8 +140,8 @@ class BarrierCheckpoints(JobFaultTolerance):
         self.coordinator.check_invariants()
 
 
-def _mine(message: FaultToleranceMessage) -> AckCheckpoint | DeclineCheckpoint:
-    if isinstance(message, AckCheckpoint | DeclineCheckpoint):
+def _mine(message: FaultToleranceMessage) -> AckCheckpoint | DeclineCheckpoint | WantCheckpoint:
+    if isinstance(message, AckCheckpoint | DeclineCheckpoint | WantCheckpoint):
         return message
     raise InternalError(f"{type(message).__name__} does not belong to checkpoints by barriers")
 

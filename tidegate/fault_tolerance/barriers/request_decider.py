@@ -85,6 +85,12 @@ class RequestDecider:
         self._queue.append(request)
         return Queueing.QUEUED
 
+    def on_wanted(self, now_ms: float) -> None:
+        """The next periodic one should come now rather than at its time; the minimum pause is kept. Without an interval
+        there are none."""
+        if self._interval != math.inf:
+            self._next_periodic = min(self._next_periodic, now_ms)
+
     def on_draining(self) -> None:
         """No more checkpoints: they would hold what was only made because the sources were told to end."""
         self._draining = True

@@ -347,6 +347,9 @@ class BatchTask:
         if self._collected_bytes >= _CHUNK_BYTES:
             self._report_collected()
 
+    def want_checkpoint(self) -> None:
+        """There are none, and no result waits for one."""
+
     def _report_collected(self) -> None:
         chunk = CollectedChunk(self._vertex.vertex_id, self._subtask, self._chunks, tuple(self._collected))
         self._chunks += 1
