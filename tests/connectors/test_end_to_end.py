@@ -54,7 +54,7 @@ def test_kafka_to_postgres_is_exact_under_kills(
         key = "PRIMARY KEY (line)" if how == "upsert" else "n int8 GENERATED ALWAYS AS IDENTITY"
         database.execute(f"CREATE TABLE {name} (line text, {key})")
         broker.create_topic(name, 2)
-        feeder = Feeder(broker, name, 15_000, 3000, 2).start()
+        feeder = Feeder(broker, name, 24_000, 2000, 2).start()
         env = with_checkpoints(make_env(2), tmp_path, interval_ms=200)
         build = PostgresSink.builder().set_url(database.url).set_table(name).set_columns("line")
         counted(env, feeder).map(lambda line: (line,)).sink_to((build.upsert() if how == "upsert" else build).build())

@@ -1,1 +1,1 @@
-"""PostgreSQL: sinks that append and upsert, and a bounded source. Needs `pip install tidegate[postgres]`."""
+"""PostgreSQL: sinks that append and upsert, a bounded source, a source of changes: `pip install tidegate[postgres]`."""

@@ -77,6 +77,16 @@ class DatabaseUrl:
                     raise self.refused("connecting", error) from None
                 time.sleep(0.2)
 
+    def for_replication(self) -> bytes:
+        """For libpq, in the mode that hands out changes."""
+        import psycopg
+
+        login = {k: v for k, v in {"user": self.user, "password": self.password}.items() if v is not None}
+        text = psycopg.conninfo.make_conninfo(
+            self.text, replication="database", application_name="tidegate", connect_timeout=_CONNECT_SECONDS, **login
+        )
+        return text.encode()
+
     def refused(self, doing: str, error: Exception) -> PostgresError:
         """What the database's error means to the user."""
         import psycopg
