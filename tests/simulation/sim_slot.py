@@ -19,17 +19,8 @@ from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.serialization import ROWS, ROWS_WITH_TIMESTAMPS
 from tidegate.network.transport import ConnectionLostError
 from tidegate.network.wire import CREDIT, Frame
-from tidegate.protocol.messages import (
-    Deploy,
-    Finish,
-    Leave,
-    MasterToSlot,
-    Message,
-    Register,
-    TaskFailed,
-    decode_from_master,
-    encode,
-)
+from tidegate.protocol.codec import decode_from_master, encode
+from tidegate.protocol.messages import Deploy, Finish, Leave, MasterToSlot, Message, Register, TaskFailed
 from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.failure import OperatorFailure, describe
 from tidegate.taskmanager.operators.sink import CommitFailedError

@@ -30,6 +30,7 @@ from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.network.wire import Frame
+from tidegate.protocol.codec import decode_from_slot, encode
 from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
@@ -52,8 +53,6 @@ from tidegate.protocol.messages import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     SlotHeartbeat,
-    decode_from_slot,
-    encode,
 )
 from tidegate.state.factory import ROCKSDB
 from tidegate.state.savepoint.format import write_savepoint_metadata

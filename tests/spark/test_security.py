@@ -19,7 +19,8 @@ from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource
 from tidegate.network.serialization import ROWS
 from tidegate.network.wire import Frame, encode_header
-from tidegate.protocol.messages import FailureInfo, TaskFailed, encode
+from tidegate.protocol.codec import encode
+from tidegate.protocol.messages import FailureInfo, TaskFailed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(60)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]

@@ -26,6 +26,7 @@ the model (`fault_tolerance.job_side`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from tidegate.common.errors import InternalError
@@ -38,12 +39,13 @@ from tidegate.jobmanager.job import Job
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.job_state import Due, JobState
 from tidegate.jobmanager.leaving_states import Created
+from tidegate.jobmanager.message_check import MessageCheck
 from tidegate.jobmanager.recovery_policy import RecoveryPolicy
 from tidegate.jobmanager.restart_strategies import RestartStrategy
 from tidegate.jobmanager.state_assignment import StateAssigner
 from tidegate.jobmanager.working_states import submit
 from tidegate.protocol.instructions import AttemptFailure, Instruction
-from tidegate.protocol.messages import SlotToMaster
+from tidegate.protocol.messages import FailureInfo, SlotToMaster
 
 
 class JobMaster:
@@ -67,6 +69,7 @@ class JobMaster:
             assigner.assign(first)
         policy = RecoveryPolicy(restart, model)
         self._job = Job(graph, settings, model, policy, assigner, plan_for, from_snapshot=first is not None)
+        self._check = MessageCheck(graph)
         self._state: JobState = Created(self._job)
 
     # ------------------------------------------------------------ what can be seen from outside
@@ -121,10 +124,28 @@ class JobMaster:
 
     def on_message(self, message: SlotToMaster, now_ms: float) -> list[Instruction]:
         state = self._at(now_ms)
-        if state.gang is not None and state.gang.attempt == message.attempt:
-            return self._become(state.on_message(message, now_ms), now_ms)
-        self._job.fence(message)
-        return self._become(state, now_ms)
+        if state.gang is None or state.gang.attempt != message.attempt:
+            self._job.fence(message)
+            return self._become(state, now_ms)
+        unknown = self._check.problem(message)
+        if unknown is not None:
+            text = f"a worker sent {type(message).__name__} of {unknown}, which this job does not have"
+            return self._become(state.on_bad_message(FailureInfo(summary=text), now_ms), now_ms)
+        return self._become(state.on_message(message, now_ms), now_ms)
+
+    def on_unreadable(self, incarnation: str, problem: str, permanent: bool, now_ms: float) -> list[Instruction]:
+        """What the process with this incarnation has sent is no message. That fails the attempt when it is one of its
+        workers, or may be one that has yet to register; otherwise it is only logged. `permanent`: another attempt would
+        not be understood either."""
+        state = self._at(now_ms)
+        gang = state.gang
+        workers = [] if gang is None else [m for m in gang.members.values() if m.incarnation == incarnation]
+        if not workers and (gang is None or gang.complete):
+            self._job.out.log(logging.WARNING, f"from a process that is no worker of the current attempt: {problem}")
+            return self._become(state, now_ms)
+        sender = workers[0].describe() if workers else "worker that has not registered"
+        failure = FailureInfo(summary=f"from a {sender}: {problem}", permanent=permanent)
+        return self._become(state.on_bad_message(failure, now_ms), now_ms)
 
     def on_gang_exit(self, attempt: AttemptNumber, error: str | None, now_ms: float) -> list[Instruction]:
         """The Spark job of an attempt is over: normally (`error` None) or with Spark's story in one line."""

@@ -32,6 +32,7 @@ FINISHED, FAILED, CANCELED                    Ended
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.job_side import FailAttempt, FinishAttempt, Outcome, TellSlots
 from tidegate.jobmanager.gang import Gang
 from tidegate.jobmanager.job import Job
-from tidegate.protocol.messages import SlotToMaster
+from tidegate.protocol.messages import FailureInfo, SlotToMaster
 
 
 class JobState(ABC):
@@ -67,6 +68,12 @@ class JobState(ABC):
     @abstractmethod
     def on_message(self, message: SlotToMaster, now_ms: float) -> JobState | Due:
         """Of a slot of this state's gang."""
+
+    def on_bad_message(self, failure: FailureInfo, now_ms: float) -> JobState | Due:
+        """A worker of this state's gang has sent what cannot be read, or cannot be true. Nothing more can fail while no
+        gang works: it is only logged."""
+        self.job.out.log(logging.WARNING, failure.summary)
+        return self
 
     @abstractmethod
     def on_gang_exit(self, error: str | None, now_ms: float) -> JobState | Due:

@@ -117,6 +117,9 @@ class Working(JobState):
             case _:
                 assert_never(message)
 
+    def on_bad_message(self, failure: FailureInfo, now_ms: float) -> JobState:
+        return self.fail(failure, now_ms)
+
     def _on_register(self, message: Register, now_ms: float) -> JobState:
         gang = self.gang
         admission = gang.register(message, now_ms)

@@ -9,12 +9,17 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from tidegate.common.errors import TidegateError
 from tidegate.common.ids import AttemptNumber, ChannelAddress, EdgeId, SlotIndex, SubtaskIndex
 
 # Besides the kinds of `network.serialization`; no payload. Credits for a channel, sent against its direction.
 CREDIT = 4
 
 _HEADER = struct.Struct("<BIHQHHHI")
+
+
+class FrameError(TidegateError):
+    """What another slot has sent is no frame, or belongs to a channel that this slot does not have."""
 
 
 class Frame(NamedTuple):
@@ -32,6 +37,9 @@ def encode_header(frame: Frame) -> bytes:
 
 
 def decode(header: bytes, payload: bytes) -> Frame:
+    """Raises FrameError for a header of another size; its numbers may name anything."""
+    if len(header) != _HEADER.size:
+        raise FrameError(f"a frame has a header of {len(header)} bytes, not of {_HEADER.size}")
     kind, attempt, sender, sequence, edge, up, down, count = _HEADER.unpack(header)
     address = ChannelAddress(EdgeId(edge), SubtaskIndex(up), SubtaskIndex(down))
     return Frame(kind, AttemptNumber(attempt), SlotIndex(sender), sequence, address, count, payload)

@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.transport import ConnectionLostError
-from tidegate.network.wire import Frame, decode, encode_header
+from tidegate.network.wire import Frame, FrameError, decode, encode_header
 
 _ZAP_DOMAIN = "tidegate"
 _MAX_FRAMES_PER_RECEIVE = 256
@@ -120,10 +120,12 @@ class ZmqTransport:
         pull = self._pull
         while len(frames) < _MAX_FRAMES_PER_RECEIVE:
             try:
-                header, payload = pull.recv_multipart(zmq.NOBLOCK)
+                parts = pull.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            frame = decode(header, payload)
+            if len(parts) != 2:
+                raise FrameError(f"a frame came in {len(parts)} parts")
+            frame = decode(*parts)
             if frame.attempt != self._attempt:
                 continue  # a worker of an earlier attempt whose peer had this port: fenced, and not in our numbering
             expected = self._received.get(frame.sender, 0)

@@ -1,4 +1,4 @@
-"""Control messages between the JobManager and the slots, encoded with msgspec (never pickle).
+"""Control messages between the JobManager and the slots; `codec` makes them bytes.
 
 Every message carries the attempt number of the gang it belongs to; the receiver drops one of another attempt. The
 order of a healthy attempt::
@@ -16,11 +16,17 @@ from __future__ import annotations
 import enum
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.metric_values import MetricReport
+from tidegate.common.texts import bounded, encodable
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.storage.handles import TaskSnapshot
+
+PROTOCOL_VERSION = 1  # counts up whenever a message changes so that the version before cannot read it
+MAX_SUMMARY = 4_000  # characters; also of other texts of a line or two
+MAX_TRACEBACK = 32_000
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -28,7 +34,8 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One failure as the user should read it."""
+    """One failure as the user should read it. However long the texts are that it is made of, what it keeps is bounded,
+    and UTF-8 can say it: it travels, it is kept for the life of the job, and it is shown in several places."""
 
     summary: str  # one line: operator, subtask, what it was doing, the exception
     traceback: str = ""  # the user's own frames and exception, no engine or Java noise
@@ -37,6 +44,11 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
     permanent: bool = False  # True: a restart cannot help (e.g. the plan cannot be loaded): fail the job at once
     consequence: bool = False  # True: follows from a failure elsewhere (a peer went away); gives way to a better cause
     corrupt_checkpoint: int = 0  # proved to be damaged while it was restored: the one before it is tried next
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "summary", bounded(encodable(self.summary), MAX_SUMMARY))
+        force_setattr(self, "traceback", bounded(encodable(self.traceback), MAX_TRACEBACK))
+        force_setattr(self, "operator", bounded(encodable(self.operator), MAX_SUMMARY))
 
 
 # ---------------------------------------------------------------- slot -> JobManager
@@ -51,6 +63,7 @@ class Register(Message, frozen=True):
     host: str
     pid: int
     incarnation: str  # random per process start; tells a Spark retry from the original
+    protocol: int = PROTOCOL_VERSION  # of the sender
 
 
 class SlotReady(Message, frozen=True):
@@ -121,6 +134,9 @@ class DeclineCheckpoint(FaultToleranceMessage, frozen=True):
     reason: DeclineReason
     detail: str = ""
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "detail", bounded(encodable(self.detail), MAX_SUMMARY))
+
 
 class WantCheckpoint(FaultToleranceMessage, frozen=True):
     """Much waits in this slot for the next checkpoint to be completed: it should not wait for the interval. A wish, to
@@ -144,6 +160,7 @@ class Deploy(Message, frozen=True):
     addresses: list[str]  # data address of every slot, by slot index
     plan: bytes  # cloudpickled tidegate.taskmanager.deployment.SlotPlan
     restore: bytes = b""  # msgpack of storage.handles.SlotRestore, b"" for a fresh start
+    protocol: int = PROTOCOL_VERSION  # of the sender
 
 
 class Start(Message, frozen=True):
@@ -223,7 +240,3 @@ MasterToSlot = (
     | WatermarkLimits
     | MasterHeartbeat
 )
-
-encode = msgspec.msgpack.Encoder().encode
-decode_from_slot = msgspec.msgpack.Decoder(SlotToMaster).decode
-decode_from_master = msgspec.msgpack.Decoder(MasterToSlot).decode

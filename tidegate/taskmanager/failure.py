@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
 from collections.abc import Iterable
@@ -16,9 +17,12 @@ from tidegate.common.errors import (
     TidegateError,
 )
 from tidegate.common.ids import CheckpointId
+from tidegate.common.texts import encodable
 from tidegate.common.value_conversion import shorten
-from tidegate.protocol.messages import FailureInfo
+from tidegate.protocol.messages import MAX_SUMMARY, MAX_TRACEBACK, FailureInfo
 from tidegate.state.evolution import StateSchemaError
+
+log = logging.getLogger("tidegate.worker")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NO_RECORD = object()
@@ -80,14 +84,15 @@ def _user_frames(stack: Iterable[traceback.FrameSummary]) -> Iterable[traceback.
 
 
 def describe(error: BaseException) -> FailureInfo:
-    """What is reported to the JobManager."""
+    """What is reported to the JobManager. That is bounded: what is longer goes to the log of this process in full."""
     if isinstance(error, OperatorFailure):
         cause = error.cause
         # An error of ours that carries a full explanation needs no stack.
         ours = isinstance(cause, (ConfigurationError, SerializationError, SnapshotError))
-        return FailureInfo(
-            summary=error.summary(),
-            traceback="" if ours else user_traceback(cause),
+        summary, story = error.summary(), "" if ours else user_traceback(cause)
+        failure = FailureInfo(
+            summary=summary,
+            traceback=story,
             operator=error.operator,
             subtask=error.subtask,
             # State that does not fit what the job declares will not fit the next time either.
@@ -95,7 +100,11 @@ def describe(error: BaseException) -> FailureInfo:
             or (isinstance(error, RestoreFailure) and error.is_permanent),
             corrupt_checkpoint=error.checkpoint_id if isinstance(error, RestoreFailure) and error.proves_damage else 0,
         )
-    if isinstance(error, TidegateError) and not isinstance(error, InternalError):
-        return FailureInfo(summary=f"{type(error).__name__}: {error}")
-    text = "".join(traceback.format_exception(error))
-    return FailureInfo(summary=f"{type(error).__name__}: {error}", traceback=text)
+    else:
+        explained = isinstance(error, TidegateError) and not isinstance(error, InternalError)
+        summary = f"{type(error).__name__}: {error}"
+        story = "" if explained else "".join(traceback.format_exception(error))
+        failure = FailureInfo(summary=summary, traceback=story)
+    if len(summary) > MAX_SUMMARY or len(story) > MAX_TRACEBACK:
+        log.error("in full, since it is too long to be sent: %s\n%s", encodable(summary), encodable(story))
+    return failure

@@ -18,7 +18,7 @@ from tidegate.common.metric_values import NUM_RECORDS_IN, NUM_RECORDS_OUT, Count
 from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.serialization import Element, deserialize, serialize
-from tidegate.network.wire import CREDIT, Frame
+from tidegate.network.wire import CREDIT, Frame, FrameError
 from tidegate.protocol.messages import (
     CollectAck,
     Deploy,
@@ -120,11 +120,16 @@ class SlotRuntime:
         if frame.attempt != self._attempt:
             return
         if frame.kind == CREDIT:
-            channel = self.channels.outputs[frame.address]
+            channel = self.channels.outputs.get(frame.address)
+            if channel is None:
+                raise _no_channel(frame)
             channel.grant(frame.amount)
             self._pump(channel)
             return
-        task, into = self.channels.inputs[frame.address]
+        found = self.channels.inputs.get(frame.address)
+        if found is None:
+            raise _no_channel(frame)
+        task, into = found
         try:
             element = deserialize(frame.kind, frame.payload)
         except Exception as error:
@@ -269,3 +274,8 @@ class SlotRuntime:
             if address not in self.channels.input_from:
                 total = self.channels.outputs[address].credits + into.held + into.owed
                 check_internal(total == into.capacity, f"channel {address}: {total} of {into.capacity} credits")
+
+
+def _no_channel(frame: Frame) -> FrameError:
+    edge, up, down = frame.address
+    return FrameError(f"slot {frame.sender} sent a frame for a channel that is not here (edge {edge}, {up} to {down})")

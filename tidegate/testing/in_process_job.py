@@ -37,6 +37,7 @@ from tidegate.graph.splits import make_splits
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.preparation import PreparedJob, prepare_job
 from tidegate.network.wire import CREDIT, Frame
+from tidegate.protocol.codec import decode_from_master, encode
 from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
@@ -53,7 +54,7 @@ from tidegate.protocol.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.protocol.messages import Message, Register, SlotToMaster, decode_from_master, encode
+from tidegate.protocol.messages import Message, Register, SlotToMaster
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed

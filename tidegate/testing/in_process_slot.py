@@ -12,16 +12,8 @@ import msgspec
 from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.wire import Frame
-from tidegate.protocol.messages import (
-    Deploy,
-    Leave,
-    MasterToSlot,
-    Message,
-    SlotHeartbeat,
-    TaskFailed,
-    decode_from_slot,
-    encode,
-)
+from tidegate.protocol.codec import decode_from_slot, encode
+from tidegate.protocol.messages import Deploy, Leave, MasterToSlot, Message, SlotHeartbeat, TaskFailed
 from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.deployment import SlotPlan
 from tidegate.taskmanager.failure import describe

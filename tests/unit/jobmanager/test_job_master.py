@@ -7,23 +7,30 @@ import logging
 import pytest
 from jobmanager_kit import KEYED, Driver, graph, only
 
-from tidegate.common.ids import AttemptNumber, SubtaskIndex, VertexId
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import CounterValue, MetricReport
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import FixedDelay
-from tidegate.protocol.instructions import CancelGang, DeliverResults, JobEnded, Log, Send, SubmitGang
+from tidegate.protocol.instructions import CancelGang, DeliverResults, Instruction, JobEnded, Log, Send, SubmitGang
 from tidegate.protocol.messages import (
+    AckCheckpoint,
     CollectAck,
     CollectChunk,
+    DeclineCheckpoint,
+    DeclineReason,
     Deploy,
     Finish,
     Leave,
     MasterHeartbeat,
+    SlotFinished,
     SlotHeartbeat,
+    SlotReady,
+    SlotToMaster,
     Start,
     TaskEndOfData,
 )
+from tidegate.storage.handles import TaskSnapshot
 
 METRIC = MetricReport(0, 0, "numRecordsIn", CounterValue(1))
 
@@ -527,3 +534,76 @@ def test_slots_of_a_graph_with_few_sources_are_all_waited_for() -> None:
     driver.register(1)
     assert driver.sent(Deploy, driver.register(2))
     assert [type(i) for i in driver.log if isinstance(i, JobEnded)] == []
+
+
+# ---------------------------------------------------------------- messages that cannot be true, or cannot be read
+
+NOT_THERE = [
+    TaskEndOfData(attempt=AttemptNumber(0), vertex=VertexId(9), subtask=SubtaskIndex(0)),
+    TaskEndOfData(attempt=AttemptNumber(0), vertex=VertexId(-1), subtask=SubtaskIndex(0)),
+    TaskEndOfData(attempt=AttemptNumber(0), vertex=VertexId(0), subtask=SubtaskIndex(77)),
+    SlotHeartbeat(attempt=AttemptNumber(0), slot=SlotIndex(2)),
+    SlotReady(attempt=AttemptNumber(0), slot=SlotIndex(-1)),
+    SlotFinished(attempt=AttemptNumber(0), slot=SlotIndex(5)),
+    chunk(0, subtask=3),
+    CollectChunk(attempt=AttemptNumber(0), operator_id=OperatorId("x"), subtask=SubtaskIndex(0), seq=0, payload=b""),
+    DeclineCheckpoint(
+        attempt=AttemptNumber(0),
+        checkpoint_id=CheckpointId(1),
+        vertex=VertexId(8),
+        subtask=SubtaskIndex(0),
+        reason=DeclineReason.WRITE_FAILED,
+    ),
+    AckCheckpoint(
+        attempt=AttemptNumber(0),
+        checkpoint_id=CheckpointId(1),
+        snapshot=TaskSnapshot(vertex=VertexId(0), subtask=SubtaskIndex(9), operators=[]),
+    ),
+]
+
+
+@pytest.mark.parametrize("message", NOT_THERE, ids=lambda m: type(m).__name__)
+def test_a_message_that_names_what_the_job_does_not_have_fails_the_attempt_and_not_the_job(
+    message: SlotToMaster,
+) -> None:
+    driver = running(restarts=1)
+    assert len(driver.sent(Leave, driver.tell(message))) == 2
+    assert "which this job does not have" in driver.master.failures[0].failure.summary
+    driver.exit()
+    driver.run()
+    assert driver.master.status is JobStatus.RUNNING
+    assert driver.attempt == 1
+
+
+def unreadable(driver: Driver, sender: str, permanent: bool = False) -> list[Instruction]:
+    return driver.do(driver.master.on_unreadable, sender, "a control message cannot be read", permanent)
+
+
+def test_what_cannot_be_read_fails_the_attempt_of_its_sender() -> None:
+    driver = running(restarts=1)
+    assert len(driver.sent(Leave, unreadable(driver, "0/1"))) == 2
+    assert driver.master.failures[0].failure.summary == (
+        "from a worker of slot 1 (h, pid 101): a control message cannot be read"
+    )
+    unreadable(driver, "0/0")  # while they leave: nothing more
+    driver.exit()
+    driver.run()
+    assert (driver.attempt, driver.master.status) == (1, JobStatus.RUNNING)
+
+
+def test_what_a_stranger_to_the_attempt_says_is_only_logged() -> None:
+    driver = running()
+    out = unreadable(driver, "old/0")
+    assert [type(i) for i in out] == [Log]
+    assert driver.master.status is JobStatus.RUNNING
+
+
+def test_a_worker_of_another_version_fails_the_job_at_once() -> None:
+    driver = Driver(restart=FixedDelay(10, 0.0))
+    driver.start()
+    driver.register(0)
+    unreadable(driver, "new/1", permanent=True)
+    driver.exit()
+    assert driver.ended is not None
+    assert driver.ended.status is JobStatus.FAILED
+    assert "has not registered: a control message cannot be read" in driver.ended.failures[0].failure.summary

@@ -7,7 +7,7 @@ import zmq
 
 from tidegate.common.ids import ChannelAddress
 from tidegate.network.transport import ConnectionLostError
-from tidegate.network.wire import CREDIT, Frame, decode, encode_header
+from tidegate.network.wire import CREDIT, Frame, FrameError, decode, encode_header
 from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate
 
 ADDRESS = ChannelAddress(3, 4, 5)
@@ -66,6 +66,13 @@ def test_frames_arrive_in_order_and_are_numbered(pair):
     assert [f.payload for f in got] == [str(i).encode() for i in range(100)]
     assert [f.sequence for f in got] == list(range(100))
     assert {f.attempt for f in got} == {7}
+
+
+@pytest.mark.parametrize("parts", [(b"short", b"x"), (encode_header(frame(b"x")),), (b"", b"", b"")])
+def test_what_is_no_frame_is_an_error_with_a_sentence(pair, parts):
+    pair[0].transport._peers[1].send_multipart(parts)
+    with pytest.raises(FrameError, match="a frame"):
+        receive(pair[1], 1)
 
 
 def test_a_gap_in_the_numbers_is_an_error(pair):

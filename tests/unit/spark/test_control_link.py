@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import zmq
@@ -12,11 +12,13 @@ import zmq
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.metric_values import CounterValue, MetricReport
 from tidegate.network.zmq_transport import JobKeys, authenticate
-from tidegate.protocol.messages import Leave, MasterToSlot, SlotHeartbeat, decode_from_slot, encode
+from tidegate.protocol.codec import decode_from_slot, encode
+from tidegate.protocol.messages import FailureInfo, Leave, MasterToSlot, SlotHeartbeat, TaskFailed
 from tidegate.spark.streaming import control_link
 from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.taskmanager.clock import SystemClock
 
+T = TypeVar("T")
 METRIC = MetricReport(0, 0, "numRecordsIn", CounterValue(1))
 
 
@@ -34,8 +36,13 @@ class Master:
         self.delivered: list[MasterToSlot] = []
         self.links: list[ControlLink] = []
 
-    def link(self, **settings: float) -> ControlLink:
-        times = {"heartbeat_interval_ms": 20.0, "heartbeat_timeout_ms": 60_000.0, "leave_grace_ms": 1_000.0}
+    def link(self, **settings: Any) -> ControlLink:
+        defaults: dict[str, Any] = {
+            "heartbeat_interval_ms": 20.0,
+            "heartbeat_timeout_ms": 60_000.0,
+            "leave_grace_ms": 1_000.0,
+            "metrics": lambda: (METRIC,),
+        }
         link = ControlLink(
             self.context,
             self.address,
@@ -45,8 +52,7 @@ class Master:
             slot=SlotIndex(3),
             clock=SystemClock(),
             deliver=self.delivered.append,
-            metrics=lambda: (METRIC,),
-            **{**times, **settings},
+            **{**defaults, **settings},
         )
         link.start()
         self.links.append(link)
@@ -55,6 +61,13 @@ class Master:
     def receive(self) -> Any:
         assert self.router.poll(5_000)
         return decode_from_slot(self.router.recv_multipart()[1])
+
+    def receive_a(self, kind: type[T]) -> T:
+        """The next message of that kind; heartbeats may come before it."""
+        while True:
+            message = self.receive()
+            if isinstance(message, kind):
+                return message
 
     def tell_to_leave(self) -> None:
         self.router.send_multipart((b"me", encode(Leave(attempt=AttemptNumber(0), reason="enough"))))
@@ -129,3 +142,45 @@ def test_a_task_that_leaves_or_may_take_its_time_is_not(
     assert eventually(lambda: master.delivered)
     time.sleep(0.15)
     assert kills == []
+
+
+def test_the_text_of_a_users_exception_does_not_stop_the_heartbeats(master: Master) -> None:
+    link = master.link()
+    link.send(TaskFailed(attempt=AttemptNumber(0), slot=SlotIndex(3), failure=FailureInfo(summary="\ud800 is half")))
+    heard = [master.receive() for _ in range(4)]
+    assert [m.failure.summary for m in heard if isinstance(m, TaskFailed)] == ["\\ud800 is half"]
+    assert isinstance(heard[-1], SlotHeartbeat)
+
+
+def test_a_metric_that_cannot_be_sent_is_left_out_and_said_once(
+    master: Master, caplog: pytest.LogCaptureFixture
+) -> None:
+    master.link(metrics=lambda: (MetricReport(0, 0, "huge", CounterValue(2**70)),))
+    beats = [master.receive() for _ in range(3)]
+    assert beats == [SlotHeartbeat(attempt=AttemptNumber(0), slot=SlotIndex(3))] * 3
+    assert [r.getMessage() for r in caplog.records if "left out" in r.getMessage()][1:] == []
+    assert "OverflowError" in caplog.text
+
+
+def test_bytes_that_are_no_message_fail_the_attempt_with_the_cause(master: Master) -> None:
+    master.link()
+    master.receive()
+    master.router.send_multipart((b"me", b"\xc1 nonsense"))
+    failed = master.receive_a(TaskFailed)
+    assert "slot 3: from the driver: a control message of 10 bytes cannot be read" in failed.failure.summary
+    assert isinstance(master.receive(), SlotHeartbeat)
+
+
+def test_a_control_thread_that_dies_says_why(master: Master, kills: list[int]) -> None:
+    def broken() -> tuple[MetricReport, ...]:
+        raise RuntimeError("no metrics today")
+
+    link = master.link(metrics=broken)
+    failed = master.receive_a(TaskFailed)
+    assert "its control thread failed: RuntimeError: no metrics today" in failed.failure.summary
+    assert "in broken" in failed.failure.traceback
+    assert eventually(lambda: master.delivered)
+    left = master.delivered[0]
+    assert isinstance(left, Leave)
+    assert "no metrics today" in left.reason
+    link.main_left.set()

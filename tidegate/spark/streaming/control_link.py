@@ -1,15 +1,19 @@
 """A slot's connection to the JobManager, on a thread of its own.
 
 It sends heartbeats while the mailbox thread runs user code, and it ends the process when the mailbox thread does not
-leave in time: a slot never outlives its job or its driver.
+leave in time: a slot never outlives its job or its driver. Whatever goes wrong here fails the attempt with its cause:
+a thread that died silently would look like a driver, or a worker, that does not answer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import os
 import signal
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +23,12 @@ import zmq
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.metric_values import MetricReport
 from tidegate.network.zmq_transport import JobKeys
-from tidegate.protocol.messages import Leave, MasterToSlot, Message, SlotHeartbeat, decode_from_master, encode
+from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_master, encode
+from tidegate.protocol.messages import FailureInfo, Leave, MasterToSlot, Message, SlotHeartbeat, TaskFailed
 from tidegate.spark.streaming.waker import Waker
 from tidegate.taskmanager.clock import Clock
+
+log = logging.getLogger("tidegate.worker")
 
 _ORPHAN_GRACE_MS = 1_000.0  # without a driver nobody waits for user code that does not return
 
@@ -66,6 +73,7 @@ class ControlLink(threading.Thread):
         self._outgoing: deque[Message] = deque()
         self._waker = Waker()
         self._stopping = False
+        self._silenced = False  # metrics were left out, and it was said
         self.main_left = threading.Event()  # set by the mailbox thread when it has left its loop
 
     def send(self, message: Message) -> None:
@@ -79,6 +87,23 @@ class ControlLink(threading.Thread):
         self.join(timeout=5)
 
     def run(self) -> None:
+        try:
+            self._talk()
+        except BaseException as error:
+            log.exception("slot %d: the control thread failed", self._slot)
+            reason = f"its control thread failed: {type(error).__name__}: {error}"
+            with contextlib.suppress(Exception):
+                self._outgoing.clear()  # what cannot be sent may be among it
+                self._report(reason, traceback.format_exc())
+            self._lost(reason)
+        finally:
+            with contextlib.suppress(Exception):
+                self._flush()
+            self._socket.disable_monitor()
+            self._socket.close(linger=200)
+            self._waker.close()
+
+    def _talk(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
@@ -99,28 +124,55 @@ class ControlLink(threading.Thread):
                 self._waker.clear()
             if self._socket in events:
                 heard = self._clock.now_ms()
-                while True:
-                    try:
-                        message = decode_from_master(self._socket.recv(zmq.NOBLOCK))
-                    except zmq.Again:
-                        break
-                    self._deliver(message)
-                    if isinstance(message, Leave) and self._leave_grace_ms > 0:
-                        self._watch_the_leaving(self._leave_grace_ms)
+                self._receive()
             if self._monitor in events:
                 self._lost("the connection to the driver was lost")
                 break
             if self._clock.now_ms() - heard > self._timeout:
                 self._lost(f"the driver has not answered for {self._timeout / 1000:.0f} s")
                 break
-        self._flush()
-        self._socket.disable_monitor()
-        self._socket.close(linger=200)
-        self._waker.close()
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                payload = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = decode_from_master(payload)
+            except ProtocolError as error:
+                self._report(f"from the driver: {error}", permanent=isinstance(error, OtherVersionError))
+                continue
+            self._deliver(message)
+            if isinstance(message, Leave) and self._leave_grace_ms > 0:
+                self._watch_the_leaving(self._leave_grace_ms)
 
     def _flush(self) -> None:
         while self._outgoing:
-            self._socket.send(encode(self._outgoing.popleft()))
+            self._socket.send(self._encoded(self._outgoing.popleft()))
+
+    def _encoded(self, message: Message) -> bytes:
+        """A message that cannot be said is a failure of the attempt; a heartbeat goes without what the user put into
+        it (a counter may be larger than 64 bits)."""
+        try:
+            return encode(message)
+        except Exception as error:
+            what = f"{type(message).__name__} cannot be sent to the driver: {type(error).__name__}: {error}"
+            if isinstance(message, SlotHeartbeat):
+                if not self._silenced:
+                    self._silenced = True
+                    log.warning("slot %d: metrics are left out of its heartbeats: %s", self._slot, what)
+                return encode(SlotHeartbeat(attempt=self._attempt, slot=self._slot))
+            return encode(self._failed(what))
+
+    def _report(self, what: str, story: str = "", permanent: bool = False) -> None:
+        """Tell the JobManager, at once, that the attempt cannot go on."""
+        self._outgoing.append(self._failed(what, story, permanent))
+        self._flush()
+
+    def _failed(self, what: str, story: str = "", permanent: bool = False) -> TaskFailed:
+        failure = FailureInfo(summary=f"slot {self._slot}: {what}", traceback=story, permanent=permanent)
+        return TaskFailed(attempt=self._attempt, slot=self._slot, failure=failure)
 
     def _lost(self, reason: str) -> None:
         self._deliver(Leave(attempt=self._attempt, reason=reason))

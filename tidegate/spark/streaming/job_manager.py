@@ -21,6 +21,7 @@ from tidegate.jobmanager.preparation import PreparedJob
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.network.zmq_transport import JobKeys, authenticate
+from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_slot, encode
 from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
@@ -37,7 +38,6 @@ from tidegate.protocol.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.protocol.messages import decode_from_slot, encode
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
@@ -183,10 +183,22 @@ class JobManager(InstructionCarrier):
     def _receive(self) -> None:
         for _ in range(1000):
             try:
-                _, payload = self._router.recv_multipart(zmq.NOBLOCK)
+                sender, *parts = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self.carry_out(self._master.on_message(decode_from_slot(payload), self._clock.now_ms()))
+            self.carry_out(self._on_parts(sender, parts))
+
+    def _on_parts(self, sender: bytes, parts: list[bytes]) -> list[Instruction]:
+        """Whatever a worker has sent: nothing of it may end this thread."""
+        now = self._clock.now_ms()
+        try:
+            if len(parts) != 1:
+                raise ProtocolError(f"a control message came in {len(parts)} parts")
+            message = decode_from_slot(parts[0])
+        except ProtocolError as error:
+            incarnation = sender.decode(errors="backslashreplace")
+            return self._master.on_unreadable(incarnation, str(error), isinstance(error, OtherVersionError), now)
+        return self._master.on_message(message, now)
 
     def carry_out(self, instructions: Sequence[Instruction]) -> None:
         self._published.after_step(instructions, self._clock.now_ms())
