@@ -17,6 +17,7 @@ from tidegate.protocol.messages import (
     SlotToMaster,
     TaskEndOfData,
     TaskFailed,
+    WantCheckpoint,
     WatermarkReport,
 )
 
@@ -41,8 +42,8 @@ class MessageCheck:
             case CollectChunk():
                 known = 0 <= message.subtask < self._widths.get(message.operator_id, 0)
                 return None if known else f"subtask {message.subtask} of operator {message.operator_id!r}"
-            case Register() | TaskFailed():
-                return None  # a slot that is not known is refused; a failure is one, whoever tells of it
+            case Register() | TaskFailed() | WantCheckpoint():
+                return None  # a slot that is not known is refused; a failure or a wish is one, whoever tells of it
             case _:
                 assert_never(message)
 
