@@ -24,6 +24,7 @@ from tidegate.contracts.functions import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
+    MapBatchesFunction,
     MapFunction,
     ProcessAllWindowFunction,
     ProcessFunction,
@@ -36,6 +37,7 @@ from tidegate.contracts.functions import (
 
 _WHERE_IT_BELONGS: tuple[tuple[type, str], ...] = (
     (MapFunction, "use map()"),
+    (MapBatchesFunction, "use map_batches()"),
     (FlatMapFunction, "use flat_map()"),
     (FilterFunction, "use filter()"),
     (ReduceFunction, "use key_by(...).reduce()"),

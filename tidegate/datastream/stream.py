@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from tidegate.common.errors import ConfigurationError, TidegateError, of_type
+from tidegate.common.time import TimeLike, as_milliseconds
 from tidegate.common.typeinfo import TupleTypeInfo, TypeInformation, Types, value_converter
 from tidegate.common.watermark_strategy import WatermarkStrategy
 from tidegate.contracts.connectors import Sink, SupportsPreprocessing
@@ -14,6 +15,7 @@ from tidegate.contracts.functions import (
     FilterFunction,
     FlatMapFunction,
     KeySelector,
+    MapBatchesFunction,
     MapFunction,
     Partitioner,
     ProcessFunction,
@@ -34,6 +36,7 @@ from tidegate.graph.operator_specs import (
     AssignTimestampsSpec,
     FilterSpec,
     FlatMapSpec,
+    MapBatchesSpec,
     MapSpec,
     OperatorSpec,
     ProcessSpec,
@@ -103,6 +106,25 @@ class DataStream(OperatorSettings):
     def map(self, func: MapFunction | Callable[[Any], Any], output_type: Any = None) -> DataStream:
         function = checked_function("map", func, MapFunction, ("map",), plain=True)
         return self._one_input("Map", MapSpec(function), "map", output_type)
+
+    def map_batches(
+        self,
+        func: MapBatchesFunction | Callable[[list[Any]], Iterable[Any]],
+        size: int,
+        max_wait: TimeLike = 100,
+        output_type: Any = None,
+    ) -> DataStream:
+        """`map` for functions that want many records at once: a model, a bulk request. Tidegate's own.
+
+        The function gets a list of at most `size` records of a subtask and returns as many results, in the same order;
+        each has the timestamp of its record. A list that is not full is handed over `max_wait` (milliseconds) after its
+        first record, before every checkpoint, and at the end of the input: so no record is ever held back over a
+        checkpoint, and after a failure all are processed as if it had not been. Watermarks wait for the records
+        before them. On a keyed stream a list has records of many keys, and there is no keyed state."""
+        function = checked_function("map_batches", func, MapBatchesFunction, ("map_batches",), plain=True)
+        checked_int("map_batches", size, 1, "the size")
+        spec = MapBatchesSpec(function, size, as_milliseconds(max_wait, "map_batches: max_wait"))
+        return self._one_input("Map Batches", spec, "map_batches", output_type)
 
     def flat_map(self, func: FlatMapFunction | Callable[[Any], Any], output_type: Any = None) -> DataStream:
         function = checked_function("flat_map", func, FlatMapFunction, ("flat_map",), plain=True)

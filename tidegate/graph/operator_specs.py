@@ -43,6 +43,13 @@ class MapSpec(OperatorSpec):
 
 
 @dataclass(frozen=True)
+class MapBatchesSpec(OperatorSpec):
+    function: Any  # MapBatchesFunction or callable(list of values) -> as many values
+    size: int  # records in a full batch
+    max_wait_ms: int  # after which a batch that is not full is handed over
+
+
+@dataclass(frozen=True)
 class FlatMapSpec(OperatorSpec):
     function: Any  # FlatMapFunction or callable(value) -> iterable or None
 

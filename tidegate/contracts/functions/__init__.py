@@ -1,11 +1,12 @@
 """What the user implements: functions, and the contexts they are given.
 
-Every function may override `open` and `close`. The runtime calls, on one thread, in this order::
+Every function may override `open`, `finish` and `close`. The runtime calls, on one thread, in this order::
 
-    initialize_state (CheckpointedFunction only)   open   <records, timers, snapshot_state>*   close
+    initialize_state (CheckpointedFunction only)   open   <records, timers, snapshot_state>*   finish   snapshot_state*
+    close
 
-`close` is also called after a failure, once, when `open` was called. An instance is pickled to the workers: create
-connections, locks and the like in `open`, not in the constructor.
+`finish` is called only at the end of the input. `close` is also called after a failure, once, when `open` was called.
+An instance is pickled to the workers: create connections, locks and the like in `open`, not in the constructor.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from tidegate.contracts.functions.records import (
     FilterFunction,
     FlatMapFunction,
     KeySelector,
+    MapBatchesFunction,
     MapFunction,
     Partitioner,
     ReduceFunction,
@@ -80,6 +82,7 @@ __all__ = [
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStateStore",
+    "MapBatchesFunction",
     "MapFunction",
     "Partitioner",
     "ProcessAllWindowFunction",

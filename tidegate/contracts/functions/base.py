@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from tidegate.contracts.functions.contexts import RuntimeContext
 
@@ -16,6 +17,16 @@ class Function(abc.ABC):  # noqa: B024 (PyFlink's base has no abstract method ei
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Called once per subtask before the first record: the place for state, connections and caches."""
+
+    def finish(self) -> Iterable[Any] | None:
+        """Called when all input has been processed, before the last checkpoint, for functions that hold something
+        back: yield what is left, or return an iterable or None. What is emitted here has no timestamp and comes after
+        the end of event time; no key is current.
+
+        Not called when the job fails, is cancelled, or is stopped with a savepoint and not drained. Called again after
+        a recovery from a checkpoint that was taken before it: keep what is held back in state (`CheckpointedFunction`),
+        and leave it empty. Not called for an AsyncFunction, whose calls are awaited at the end anyway."""
+        return None
 
     def close(self) -> None:
         """Called once after the last record or a failure."""

@@ -15,6 +15,15 @@ class MapFunction(Function):
         """One record in, one record out."""
 
 
+class MapBatchesFunction(Function):
+    """For `DataStream.map_batches`: many records at once, as models and bulk requests want them. Tidegate's own."""
+
+    @abc.abstractmethod
+    def map_batches(self, values: list[Any]) -> Iterable[Any]:
+        """The results of these records, one for each, in the same order. Keep no record back: whatever comes before a
+        checkpoint has been handed over by then."""
+
+
 class CoMapFunction(Function):
     @abc.abstractmethod
     def map1(self, value: Any) -> Any:

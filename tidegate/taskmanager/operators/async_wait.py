@@ -244,6 +244,9 @@ class AsyncWaitOperator(FunctionOperator):
         self._mark_state.update([(self.context.subtask, self.context.parallelism, marks)] if marks else [])
         super().update_state(checkpoint_id, timestamp)
 
+    def finish(self) -> None:
+        """The end is there when all calls are back; see `Function.finish`."""
+
     def close(self) -> None:
         under_way, self._under_way = self._under_way, {}
         for call, cancel in under_way.values():

@@ -16,11 +16,12 @@ from typing import Any, NoReturn
 
 from tidegate.common.ids import CheckpointId
 from tidegate.contracts.batches import RecordBatch
-from tidegate.contracts.functions import CheckpointedFunction, CheckpointListener
+from tidegate.contracts.functions import CheckpointedFunction, CheckpointListener, Function
 from tidegate.contracts.state import FunctionSnapshotContext
 from tidegate.network.elements import MIN_WATERMARK
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operator_context import OperatorContext
+from tidegate.taskmanager.operators.results import emit_results
 from tidegate.taskmanager.runtime_context import InitializationContext, OperatorRuntimeContext
 
 Emit = Callable[[RecordBatch], None]
@@ -189,6 +190,15 @@ class FunctionOperator(Operator):
                 function_open(self.runtime_context)
             except Exception as error:
                 self.fail("open()", error)
+
+    def finish(self) -> None:
+        if not isinstance(self.function, Function) or type(self.function).finish is Function.finish:
+            return
+        try:
+            results = list(self.function.finish() or ())
+        except Exception as error:
+            self.fail("finish()", error)
+        emit_results(self, results, None)
 
     def close(self) -> None:
         function_close = getattr(self.function, "close", None)

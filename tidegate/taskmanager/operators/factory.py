@@ -15,6 +15,7 @@ from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.connected import ConnectedOperator
 from tidegate.taskmanager.operators.final_reduce import FinalReduceOperator
 from tidegate.taskmanager.operators.keyed import KeyedMapOperator, KeyedProcessOperator, ReduceOperator
+from tidegate.taskmanager.operators.map_batches import MapBatchesOperator
 from tidegate.taskmanager.operators.sink import SinkFunctionOperator, SinkOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.operators.stateless import (
@@ -29,6 +30,7 @@ from tidegate.taskmanager.operators.window import make_window_operator
 _OPERATORS: dict[type[specs.OperatorSpec], Callable[[OperatorContext], Operator]] = {
     specs.SourceSpec: SourceOperator,
     specs.MapSpec: MapOperator,
+    specs.MapBatchesSpec: MapBatchesOperator,
     specs.FlatMapSpec: FlatMapOperator,
     specs.FilterSpec: FilterOperator,
     specs.ProcessSpec: ProcessOperator,

@@ -81,6 +81,11 @@ class KeyedOperator(FunctionOperator, ReadsByKeys):
             self.backend.current_key = NoCurrentKey(self.name, "snapshot_state", "operator")
         super().update_state(checkpoint_id, timestamp)
 
+    def finish(self) -> None:
+        if self.backend is not None:
+            self.backend.current_key = NoCurrentKey(self.name, "finish", "operator")
+        super().finish()
+
     def fail_keyed(self, doing: str, error: BaseException, values: list[Any], rest: Iterator[Any]) -> NoReturn:
         """`fail_at`, with a better word when it was the key."""
         if isinstance(error, TypeError) and is_unhashable(getattr(self.backend, "current_key", None)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.output_tag import OutputTag
-from tidegate.taskmanager.operators.base import Operator
+
+if TYPE_CHECKING:
+    from tidegate.taskmanager.operators.base import Operator
 
 
 def emit_results(operator: Operator, results: list[Any], timestamps: list[int] | None) -> None:
