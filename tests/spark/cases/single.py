@@ -49,6 +49,27 @@ class Repeat(FlatMapFunction):
             yield value
 
 
+class HoldAll(FlatMapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.held: list[int] = []
+
+    def flat_map(self, value: int) -> None:
+        self.held.append(value)
+
+    def finish(self) -> list[int]:
+        return self.held
+
+
+def changed_in_one_branch(env: Env) -> DataStream:
+    def change(record: dict[str, int]) -> dict[str, int]:
+        record["changes"] += 1
+        return record
+
+    records = numbers(env).map(lambda n: {"n": n, "changes": 0})
+    changed = records.map(change).map(lambda r: ("changed", r["n"], r["changes"]))
+    return changed.union(records.rebalance().map(lambda r: ("kept", r["n"], r["changes"])))
+
+
 def some_or_none(value: int) -> list[int] | None:
     return [value, -value] if value % 4 == 0 else None
 
@@ -178,6 +199,17 @@ CASES = [
         key=lambda _: "all",
     ),
     ApiCase("map_to_none", lambda env: numbers(env, 6).map(lambda n: None), [None] * 6),
+    ApiCase(
+        "map_batches",
+        lambda env: numbers(env).map_batches(lambda values: [-v for v in values], size=3, max_wait=50),
+        [-n for n in NUMBERS],
+    ),
+    ApiCase("held_back_to_the_end", lambda env: numbers(env).flat_map(HoldAll()), NUMBERS),
+    ApiCase(
+        "changed_in_one_branch",
+        changed_in_one_branch,
+        [("changed", n, 1) for n in NUMBERS] + [("kept", n, 0) for n in NUMBERS],
+    ),
     ApiCase(
         "flat_map_generator", lambda env: numbers(env).flat_map(Repeat()), [n for n in NUMBERS for _ in range(n % 3)]
     ),
