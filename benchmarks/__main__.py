@@ -20,6 +20,7 @@ ALL = (
     "state_tables",
     "windows",
     "batch",
+    "connectors",
 )
 
 

@@ -234,7 +234,7 @@ def test_a_partition_that_nobody_reads_is_paused(broker: Broker, topic: str, mon
     while len(found) < 2000:
         assert time.monotonic() < deadline
         found += list(getattr(polled := eager.poll(100), "values", polled))
-        assert len(held.waiting) < 200
+        assert held.held < 200
     reading.readers = [held]
     assert sorted(reading.until(2000), key=int) == numbers(range(2000))
     reading.readers = [eager, held]
@@ -269,7 +269,7 @@ def test_a_topic_that_is_deleted_under_the_job_is_an_error(broker: Broker, name:
     assert reading.until(1) == ["a"]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(10)
-    with pytest.raises(KafkaError, match=f"topic {topic}, partition 0: .*deleted"):
+    with pytest.raises(KafkaError, match=f"{topic} .*does not exist.*Was the topic deleted"):
         reading.until(2, seconds=30)
     reading.close()
 

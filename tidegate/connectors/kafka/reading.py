@@ -11,7 +11,8 @@ offset of the last record says nothing, since the marks of transactions take off
 from __future__ import annotations
 
 import logging
-from collections import deque
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
@@ -27,6 +28,7 @@ from tidegate.contracts.connectors import SourceSplit, SplitReader
 
 _FETCH = 10_000  # records taken from the client at once
 _HELD = 20_000  # records of one partition that wait for their reader before it is paused
+_BELIEVED_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -44,14 +46,16 @@ class PartitionClient:
     """One consumer for the partitions of a subtask. Made by the first reader, closed with the last one."""
 
     def __init__(self, settings: dict[str, Any], servers: str) -> None:
-        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import Consumer, KafkaException, Message
         from confluent_kafka import KafkaError as Code
 
+        self._partition: Callable[[Any], int] = Message.partition
         try:
-            self._consumer: Any = Consumer(settings)
+            self._consumer: Any = Consumer({**settings, "error_cb": self._on_client_error})
         except KafkaException as error:
             raise refused("KafkaSource", "opening a consumer", servers, error) from None
         self.closed = False
+        self._trouble: tuple[float, str] | None = None  # since when, and what, of what the client cannot mend
         self._servers = servers
         self._eof = Code._PARTITION_EOF
         self._lost = (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE)
@@ -66,6 +70,7 @@ class PartitionClient:
             Code.SASL_AUTHENTICATION_FAILED,
         )
         self._readers: dict[tuple[str, int], KafkaPartitionReader] = {}
+        self._one_topic: str | None = None  # of all readers, when it is one
         self._paused: set[tuple[str, int]] = set()
 
     def add(self, reader: KafkaPartitionReader, offset: int | None) -> None:
@@ -74,6 +79,8 @@ class PartitionClient:
 
         split = reader.split
         self._readers[split.topic, split.partition] = reader
+        topics = {topic for topic, _ in self._readers}
+        self._one_topic = split.topic if len(topics) == 1 else None
         if offset is not None:
             self._consumer.incremental_assign([TopicPartition(split.topic, split.partition, offset)])
 
@@ -82,35 +89,57 @@ class PartitionClient:
         messages = self._consumer.consume(_FETCH, 0)
         if not messages:
             return
-        readers = self._readers
-        only = next(iter(readers.values())) if len(readers) == 1 else None
+        self._trouble = None
+        # Hot: for a record that is no error, two calls of the client, a look-up and an append. One topic is the rule.
+        arrived: defaultdict[Any, list[Any]] = defaultdict(list)
+        place = self._partition if self._one_topic is not None else _topic_and_partition
         for message in messages:
-            # Hot: one check, one look-up and one append per record.
-            if message.error() is not None:
+            if message.error() is None:
+                arrived[place(message)].append(message)
+            else:
+                self._hand_out(arrived)  # what came before it
+                arrived.clear()
                 self._on_error(message)
-            elif only is not None:
-                only.waiting.append(message)
-            elif (reader := readers.get((message.topic(), message.partition()))) is not None:
-                reader.waiting.append(message)
-        for place, reader in readers.items():
-            if len(reader.waiting) > _HELD and place not in self._paused:
-                self._pause(place)
+        self._hand_out(arrived)
+
+    def _on_client_error(self, error: Any) -> None:
+        """Called inside of `consume`. A topic that is not there may be so for a moment, while a broker starts: it is
+        believed when it is said again."""
+        if error.code() not in self._final:
+            return
+        now = time.monotonic()
+        if self._trouble is None or self._trouble[1] != error.str():
+            self._trouble = (now, error.str())
+        elif now - self._trouble[0] >= _BELIEVED_SECONDS:
+            raise KafkaError(
+                f"KafkaSource, bootstrap servers {self._servers}: {error.str()}. Was the topic deleted, or are rights "
+                "missing?"
+            )
+
+    def _hand_out(self, arrived: dict[Any, list[Any]]) -> None:
+        for place, messages in arrived.items():
+            at = place if self._one_topic is None else (self._one_topic, place)
+            reader = self._readers.get(at)
+            if reader is None:
+                continue  # of a partition that was read to its end
+            reader.add(messages)
+            if reader.held > _HELD and at not in self._paused:
+                self._pause(at)
 
     def _on_error(self, message: Any) -> None:
         error = message.error()
-        reader = self._readers.get((message.topic(), message.partition()))
+        where = f"topic {message.topic()}, partition {message.partition()}"
         if error.code() == self._eof:
+            reader = self._readers.get((message.topic(), message.partition()))
             if reader is not None:
-                reader.waiting.append(message)
+                reader.add_end(message.offset())
         elif error.code() in self._lost:
-            where = f"topic {message.topic()}, partition {message.partition()}"
             raise KafkaError(
                 f"KafkaSource: {where}: offset {message.offset()} is not there any more ({error.str()}): retention has "
                 "deleted records that this job has not read, or the topic was made anew. To go on with the oldest that "
                 "is there, set_property('auto.offset.reset', 'earliest'); with the newest, 'latest'"
             )
         elif error.fatal() or error.code() in self._final:
-            where = f"topic {message.topic()}, partition {message.partition()}"
             raise KafkaError(
                 f"KafkaSource, bootstrap servers {self._servers}: {where}: {error.str()}. Was the topic deleted, or "
                 "are rights missing?"
@@ -166,7 +195,8 @@ class KafkaPartitionReader(SplitReader[Any]):
         self, split: KafkaSplit, offset: int | None, client: PartitionClient, schema: Deserializer, commits: bool
     ) -> None:
         self.split = split
-        self.waiting: deque[Any] = deque()  # messages, and "end of partition" among them, in order
+        self._waiting: deque[list[Any] | int] = deque()  # portions of messages; a number: the end was there
+        self.held = 0  # messages in them
         self._client = client
         self._commits = commits
         self._next = split.start if offset is None else offset
@@ -178,13 +208,21 @@ class KafkaPartitionReader(SplitReader[Any]):
             self._is_end = schema.is_end_of_stream
         client.add(self, None if self._ended else self._next)
 
+    def add(self, messages: list[Any]) -> None:
+        self._waiting.append(messages)
+        self.held += len(messages)
+
+    def add_end(self, offset: int) -> None:
+        """The partition has nothing more, up to this offset, right now."""
+        self._waiting.append(offset)
+
     def poll(self, max_records: int) -> RecordBatch | list[Any] | None:
         if self._ended:
             return None
-        if not self.waiting:
+        if not self._waiting:
             self._client.drained((self.split.topic, self.split.partition))
             self._client.fetch()
-            if not self.waiting:
+            if not self._waiting:
                 return []
         messages = self._take(max_records)
         if not messages:
@@ -203,30 +241,26 @@ class KafkaPartitionReader(SplitReader[Any]):
         return RecordBatch(values, stamps)
 
     def _take(self, limit: int) -> list[Any]:
-        """The next records, up to the stop. Moves the position."""
-        waiting, stop = self.waiting, self.split.stop
-        count = min(limit, len(waiting))
-        messages = [waiting.popleft() for _ in range(count)]
-        if stop is None:
-            self._next = messages[-1].offset() + 1
-            return messages
-        taken = []
-        for message in messages:
-            at_end = message.error() is not None
-            if at_end or message.offset() >= stop:
-                self._next = max(self._next, min(message.offset(), stop))
-                if message.offset() >= stop:
-                    self._ended = True
-                    waiting.clear()
-                    break
-                continue
-            taken.append(message)
-            self._next = message.offset() + 1
-            if self._next >= stop:
-                self._ended = True
-                waiting.clear()
-                break
-        return taken
+        """The next records of one portion, up to the stop. Moves the position."""
+        portion = self._waiting.popleft()
+        stop = self.split.stop
+        if isinstance(portion, int):
+            if stop is not None:
+                self._next = max(self._next, min(portion, stop))
+                self._ended = portion >= stop
+            return []
+        if len(portion) > limit:
+            self._waiting.appendleft(portion[limit:])
+            portion = portion[:limit]
+        self.held -= len(portion)
+        last: int = portion[-1].offset()
+        if stop is None or last < stop - 1:
+            self._next = last + 1
+            return portion
+        # The stop is in this portion, or right behind it; the marks of transactions take offsets too.
+        self._next, self._ended = stop, True
+        self._waiting.clear()
+        return [message for message in portion if message.offset() < stop]
 
     def _values(self, messages: list[Any]) -> list[Any]:
         rest = iter(messages)
@@ -251,8 +285,12 @@ class KafkaPartitionReader(SplitReader[Any]):
             self._client.commit(self.split, offset)
 
     def close(self) -> None:
-        self.waiting.clear()
+        self._waiting.clear()
         self._client.remove(self.split)
+
+
+def _topic_and_partition(message: Any) -> tuple[str, int]:
+    return message.topic(), message.partition()
 
 
 def _record(message: Any) -> KafkaRecord:
