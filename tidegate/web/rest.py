@@ -27,6 +27,8 @@ from tidegate.common.errors import TidegateError
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
+    from tidegate.web.connections import BoundedHTTPServer
+
 log = logging.getLogger("tidegate.rest")
 
 _MAX_BODY = 64 * 1024
@@ -62,13 +64,10 @@ class RestServer:
 
     def start(self) -> str:
         """The URL. Raises OSError when the port cannot be bound."""
-        from http.server import ThreadingHTTPServer
+        from tidegate.web.connections import BoundedHTTPServer
 
-        server = ThreadingHTTPServer((self._host, self._port), _handler_class(self))
-        server.daemon_threads = True
-        server.block_on_close = False
-        self._server = server
-        threading.Thread(target=server.serve_forever, args=(0.5,), name="tidegate-rest", daemon=True).start()
+        self._server = server = BoundedHTTPServer((self._host, self._port), _handler_class(self))
+        threading.Thread(target=server.serve, name="tidegate-rest", daemon=True).start()
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{server.server_port}"
 
@@ -85,10 +84,12 @@ class RestServer:
         self._server.server_close()
 
     # ------------------------------------------------------------ one call
-    def answer(self, method: str, path: str, authorization: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """(HTTP status, JSON)."""
-        if not hmac.compare_digest(authorization.encode(), f"Bearer {self.token}".encode()):
-            return 401, {"error": "this call needs the job's token (Authorization: Bearer ...)"}
+    def knows(self, authorization: str) -> bool:
+        """Whether a call may be made, by its `Authorization` header."""
+        return hmac.compare_digest(authorization.encode(errors="replace"), f"Bearer {self.token}".encode())
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """(HTTP status, JSON) of a call that may be made."""
         try:
             return self._dispatch(method, path, body)
         except TidegateError as error:
@@ -113,8 +114,8 @@ class RestServer:
         control = self._control
         try:
             arguments = json.loads(body) if body else {}
-        except ValueError:
-            return 400, {"error": "the body is not JSON"}
+        except (ValueError, RecursionError):
+            return 400, {"error": "the body is not JSON, or too deep"}
         if not isinstance(arguments, dict):
             return 400, {"error": "the body has to be a JSON object"}
         directory, drain = arguments.get("directory"), arguments.get("drain", False)
@@ -139,7 +140,7 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
     from http.server import BaseHTTPRequestHandler
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 30  # for the request to come; the answer may take as long as it takes
+        server: BoundedHTTPServer
         server_version = "tidegate"
         sys_version = ""
 
@@ -150,24 +151,32 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
             self._serve("POST")
 
         def _serve(self, method: str) -> None:
+            if not server.knows(self.headers.get("Authorization", "")):
+                self._send(401, {"error": "this call needs the job's token (Authorization: Bearer ...)"})
+                return
+            self.server.admitted(self.connection)
             with server.under_way() as admitted:
-                status, answer = self._answer(method) if admitted else (503, {"error": "too many calls: try again"})
-                data = json.dumps(answer).encode()
-                with contextlib.suppress(OSError):  # the caller has gone
-                    self.send_response(status)
-                    self.send_header("Content-Type", "application/json")
-                    self.send_header("Content-Length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
-                    self.wfile.flush()
+                self._send(*(self._answer(method) if admitted else (503, {"error": "too many calls: try again"})))
 
         def _answer(self, method: str) -> tuple[int, dict[str, Any]]:
             length = self.headers.get("Content-Length", "0")
-            if not length.isdigit() or int(length) > _MAX_BODY:
+            if not (length.isascii() and length.isdigit()) or len(length) > 9 or int(length) > _MAX_BODY:
                 return 400, {"error": f"the body may have at most {_MAX_BODY} bytes"}
             body = self.rfile.read(int(length))
-            authorization = self.headers.get("Authorization", "")
-            return server.answer(method, self.path, authorization, body)
+            if len(body) < int(length):
+                return 400, {"error": "the body is shorter than it was said to be"}
+            self.server.received(self.connection)
+            return server.answer(method, self.path, body)
+
+        def _send(self, status: int, answer: dict[str, Any]) -> None:
+            data = json.dumps(answer).encode()
+            with contextlib.suppress(OSError):  # the caller has gone
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+                self.wfile.flush()
 
         def log_message(self, format: str, *args: Any) -> None:
             log.debug(format, *args)

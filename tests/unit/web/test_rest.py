@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -192,3 +193,33 @@ def test_a_port_that_cannot_be_opened_is_a_warning(
     port.open()
     port.close()
     assert "cannot be reached by the tidegate command" in caplog.text
+
+
+def test_callers_without_the_token_do_not_lock_the_others_out(server: tuple[RestServer, str]) -> None:
+    parts = urlsplit(server[1])
+    strangers = []
+    for _ in range(120):
+        stranger = socket.create_connection((parts.hostname, parts.port), timeout=5)
+        stranger.sendall(b"POST /v1/cancel HTTP/1.1\r\nContent-Length: 60000\r\n\r\n")
+        strangers.append(stranger)
+    assert ask(server, "GET", "/v1/job")[0] == 200
+    assert b" 401 " in strangers[-1].recv(100)  # before its body has come
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.mark.parametrize("length", ["-1", "+5", "1e3", "\u00b2", "9" * 5000, "70000", "5, 5", ""])
+def test_an_odd_content_length_is_a_wrong_request(server: tuple[RestServer, str], length: str) -> None:
+    parts = urlsplit(server[1])
+    with socket.create_connection((parts.hostname, parts.port), timeout=5) as caller:
+        head = (
+            f"POST /v1/cancel HTTP/1.1\r\nAuthorization: Bearer {server[0].token}\r\nContent-Length: {length}\r\n\r\n"
+        )
+        caller.sendall(head.encode("latin-1"))
+        assert b" 400 " in caller.recv(100)
+
+
+def test_nested_json_is_a_wrong_request(server: tuple[RestServer, str]) -> None:
+    status, answer = ask(server, "POST", "/v1/stop", "[" * 60_000)
+    assert status == 400
+    assert "JSON" in answer["error"]
