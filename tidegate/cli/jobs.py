@@ -62,7 +62,7 @@ def list_jobs(arguments: Any) -> dict[str, Any]:
     jobs = []
     for record in running_jobs():
         try:
-            jobs.append(call(record, "GET", "/v1/job"))
+            jobs.append(call(record, "GET", f"/v1/jobs/{record.job_id}"))
         except CommandError as error:
             jobs.append({"job_id": record.job_id, "job_name": record.job_name, "status": "?", "error": str(error)})
     return {"jobs": jobs}
@@ -107,18 +107,21 @@ def _folder(given: str | None) -> str | None:
 
 def savepoint(arguments: Any) -> dict[str, Any]:
     job = find(arguments.job)
-    return {"job_id": job.job_id, **call(job, "POST", "/v1/savepoint", {"directory": _folder(arguments.directory)})}
+    return {
+        "job_id": job.job_id,
+        **call(job, "POST", f"/v1/jobs/{job.job_id}/savepoint", {"directory": _folder(arguments.directory)}),
+    }
 
 
 def stop(arguments: Any) -> dict[str, Any]:
     job = find(arguments.job)
     wanted = {"directory": _folder(arguments.savepoint_path), "drain": arguments.drain}
-    return {"job_id": job.job_id, **call(job, "POST", "/v1/stop", wanted)}
+    return {"job_id": job.job_id, **call(job, "POST", f"/v1/jobs/{job.job_id}/stop", wanted)}
 
 
 def cancel(arguments: Any) -> dict[str, Any]:
     job = find(arguments.job)
-    answer = call(job, "POST", "/v1/cancel", {})
+    answer = call(job, "POST", f"/v1/jobs/{job.job_id}/cancel", {})
     if answer.get("status") != "CANCELED":
         raise CommandError(f"job {job.job_id} ({job.job_name}) was not cancelled: it is {answer.get('status')}")
     return {"job_id": job.job_id, **answer}

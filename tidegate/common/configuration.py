@@ -13,6 +13,13 @@ D = TypeVar("D")
 
 _SECRET_WORDS = ("password", "secret", "token", "apikey", "api-key", "access-key", "access.key", "private-key")
 
+HIDDEN = "******"
+
+
+def looks_secret(key: str) -> bool:
+    """The value of such a key is not to be shown."""
+    return any(word in key.lower() for word in _SECRET_WORDS)
+
 
 class Configuration:
     """Keys and values. Setters return the configuration itself, so that calls can be chained.
@@ -155,10 +162,7 @@ class Configuration:
 
     def __str__(self) -> str:
         """Keys and values as Flink shows them, `{a=1, b=2}`; those that look like secrets hidden."""
-        shown = (
-            f"{key}={'******' if any(word in key.lower() for word in _SECRET_WORDS) else value}"
-            for key, value in sorted(self.to_dict().items())
-        )
+        shown = (f"{key}={HIDDEN if looks_secret(key) else value}" for key, value in sorted(self.to_dict().items()))
         return f"{{{', '.join(shown)}}}"
 
     def __repr__(self) -> str:

@@ -11,6 +11,16 @@ import msgspec
 
 NUM_RECORDS_IN = "numRecordsIn"
 NUM_RECORDS_OUT = "numRecordsOut"  # to other tasks; a record that goes to several counts as often
+NUM_RECORDS_IN_RATE = "numRecordsInPerSecond"
+NUM_RECORDS_OUT_RATE = "numRecordsOutPerSecond"
+NUM_BYTES_IN = "numBytesIn"  # from other slots, as the next is to them: within a slot nothing is serialised
+NUM_BYTES_OUT = "numBytesOut"
+BUSY_MS = "busyTimeMsPerSecond"
+BACK_PRESSURED_MS = "backPressuredTimeMsPerSecond"  # outputs that are full hold the task up
+IDLE_MS = "idleTimeMsPerSecond"  # the rest of a second: no input, or the slot's thread was with its other tasks
+INPUT_WATERMARK = "currentInputWatermark"  # of a source: what it has sent
+INPUT_QUEUE = "inputQueueLength"  # batches and control elements
+OUTPUT_QUEUE = "outputQueueLength"
 
 
 class CounterValue(msgspec.Struct, frozen=True, tag="counter"):

@@ -9,12 +9,21 @@ from typing import Any
 
 import msgspec
 
+from tidegate.common.configuration import Configuration
 from tidegate.common.ids import AttemptNumber, SubtaskIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import MetricReport
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.job_master import JobMaster
-from tidegate.jobmanager.job_view import JobView, StatusChange, SubtaskView, WorkerInfo, graph_of, records_in
+from tidegate.jobmanager.job_view import (
+    JobView,
+    StatusChange,
+    SubtaskView,
+    WorkerInfo,
+    graph_of,
+    records_in,
+    settings_of,
+)
 from tidegate.protocol.instructions import CheckpointRequestDone, Instruction, JobEnded, StatusChanged, SubmitGang
 
 _KEPT = 200  # changes of the status
@@ -24,7 +33,9 @@ _INTERVAL_MS = 100.0
 class JobPublisher:
     """Holds the latest view. `view` and `accumulators` may be read from any thread."""
 
-    def __init__(self, graph: JobGraph, mode: str, slots: int, now_ms: float) -> None:
+    def __init__(
+        self, graph: JobGraph, mode: str, slots: int, now_ms: float, configuration: Configuration | None = None
+    ) -> None:
         subtasks = tuple(SubtaskView(vertex=v, subtask=i, slot=None) for v, i in graph.all_tasks())
         self.view = JobView(
             mode=mode,
@@ -32,6 +43,7 @@ class JobPublisher:
             slots=slots,
             started_ms=now_ms,
             subtasks=subtasks,
+            configuration=() if configuration is None else settings_of(configuration),
             **graph_of(graph),
         )
         self.accumulators: tuple[bytes, ...] = ()  # `common.accumulators.dump`, by slot or task

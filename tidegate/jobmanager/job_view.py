@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from tidegate.common import options
+from tidegate.common.configuration import HIDDEN, Configuration, looks_secret
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
@@ -87,6 +89,14 @@ class StatusChange(View, frozen=True):
         return JobStatus[self.status_name]
 
 
+class SettingView(View, frozen=True):
+    """One setting of the configuration as it is in force."""
+
+    key: str
+    value: str  # as one would write it; hidden when the key looks like that of a secret
+    given: bool  # by the program, the command line or the environment; False: it is the default
+
+
 class JobView(View, frozen=True):
     job_id: str
     name: str
@@ -105,6 +115,7 @@ class JobView(View, frozen=True):
     checkpoints: CheckpointsView = CheckpointsView()
     stages: tuple[StageView, ...] = ()  # in BATCH mode: of the current attempt, by stage
     failures: tuple[AttemptFailure, ...] = ()  # the first one and the latest ones, oldest first
+    configuration: tuple[SettingView, ...] = ()
 
     @property
     def status(self) -> JobStatus:
@@ -155,6 +166,18 @@ def graph_of(graph: JobGraph) -> dict[str, Any]:
         for e in graph.edges
     )
     return {"job_id": graph.job_id, "name": graph.name, "vertices": vertices, "edges": edges}
+
+
+def settings_of(configuration: Configuration) -> tuple[SettingView, ...]:
+    """Every option with the value in force, then what was given besides (keys of Spark)."""
+    found = []
+    for option in options.ALL_OPTIONS:
+        value = HIDDEN if looks_secret(option.key) else option.format(configuration.get(option))
+        found.append(SettingView(key=option.key, value=value, given=configuration.contains(option)))
+    for key, value in sorted(configuration.to_dict().items()):
+        if key not in options.KEYS:
+            found.append(SettingView(key=key, value=HIDDEN if looks_secret(key) else value, given=True))
+    return tuple(found)
 
 
 def records_in(metrics: tuple[MetricReport, ...]) -> int:

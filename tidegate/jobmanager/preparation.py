@@ -45,6 +45,7 @@ class PreparedJob:
     master: JobMaster
     settings: RuntimeSettings
     storage: CheckpointStorage
+    configuration: Configuration  # that the job was prepared with
 
     def discard(self) -> None:
         """The job is not run after all. Not after it was handed to somebody who runs it."""
@@ -86,7 +87,7 @@ def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: Wor
     except BaseException:
         storage.close()
         raise
-    return PreparedJob(graph, master, settings, storage)
+    return PreparedJob(graph, master, settings, storage, configuration)
 
 
 def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettings | None) -> RuntimeSettings:

@@ -41,6 +41,7 @@ class OutputChannel:
         "_parts",
         "address",
         "batch_size",
+        "bytes_out",
         "credits",
         "oldest_ms",
         "queue",
@@ -56,6 +57,7 @@ class OutputChannel:
         self.batch_size = batch_size  # records after which the batch under construction is finished
         self.queue: deque[Element] = deque()  # finished, in order
         self.queued_batches = 0  # batches in `queue`
+        self.bytes_out = 0  # of all that was serialised for another slot
         self.records_out = 0  # in all batches that were finished so far
         self.oldest_ms: float | None = None  # when the batch under construction got its first record; None if empty
         self._parts: list[Batch] = []  # of the batch under construction; they are joined when it is finished

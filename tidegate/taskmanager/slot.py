@@ -14,7 +14,7 @@ from typing import assert_never
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, SlotIndex
-from tidegate.common.metric_values import NUM_RECORDS_IN, NUM_RECORDS_OUT, CounterValue, MetricReport
+from tidegate.common.metric_values import MetricReport
 from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.serialization import Element, deserialize, serialize
@@ -42,6 +42,7 @@ from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.slot_builder import SlotBuilder, SlotChannels
 from tidegate.taskmanager.slot_host import SlotHost
 from tidegate.taskmanager.task import Task
+from tidegate.taskmanager.task_figures import TaskFigures
 from tidegate.taskmanager.user_report import UserReport
 
 SlotMessage = Deploy | Start | DrainSources | Finish | Leave | CollectAck | WatermarkLimits | MasterHeartbeat
@@ -62,6 +63,7 @@ class SlotRuntime:
         self._finishing = False
         self.finished = False  # committed and closed after Finish
         self.tasks: list[Task] = []  # upstream first
+        self._figures: dict[Task, TaskFigures] = {}  # replaced, never changed, once all tasks are there
 
     def deploy(self, restore: SlotRestore | None) -> None:
         """Build, restore and open everything; sources stay quiet until `Start`. Reports SlotReady."""
@@ -69,6 +71,8 @@ class SlotRuntime:
         builder = SlotBuilder(self._slot, self._attempt, self._plan, self._host, self.channels)
         for task in builder.build(restore):
             self.tasks.append(task)  # one by one: when the next cannot be built, `close` closes these
+        now = self._host.clock.now_ms()
+        self._figures = {task: TaskFigures(task, now) for task in reversed(self.tasks)}
         for task in reversed(self.tasks):
             task.chain.open()
         self._alignment = SourceAlignment([t.chain.source for t in self.tasks if t.chain.source is not None])
@@ -130,6 +134,7 @@ class SlotRuntime:
         if found is None:
             raise _no_channel(frame)
         task, into = found
+        self._figures[task].bytes_in += len(frame.payload)
         try:
             element = deserialize(frame.kind, frame.payload)
         except Exception as error:
@@ -148,15 +153,20 @@ class SlotRuntime:
         """One round over all tasks, downstream first so that data drains. False: nothing could be done."""
         worked = False
         clock = self._host.clock
-        for task in reversed(self.tasks):
-            if task.step(clock.now_ms()):
+        for task, figures in self._figures.items():
+            began = clock.now_ms()
+            if task.step(began):
                 worked = True
                 self._after_step(task)
+                figures.worked(began, clock.now_ms())
+            else:
+                figures.waited(began)
         now = clock.now_ms()
         for task in self.tasks:
             if task.tick(now):
                 self._after_step(task)
             self._flush_due(task, now)
+            self._figures[task].refresh_if_due(now)
         watermarks = self._alignment.report_if_due(now)
         if watermarks is not None:
             self._host.send_to_master(WatermarkReport(attempt=self._attempt, slot=self._slot, watermarks=watermarks))
@@ -228,6 +238,7 @@ class SlotRuntime:
                 raise OperatorFailure(
                     name, address.upstream, "pickling its results for another worker", error
                 ) from error
+            channel.bytes_out += len(payload)
             if len(payload) > self._settings.max_batch_bytes and count > 1:
                 channel.batch_size = max(1, count * self._settings.max_batch_bytes // len(payload))
             self._host.transport.send(remote, Frame(kind, self._attempt, self._slot, 0, address, count, payload))
@@ -259,13 +270,8 @@ class SlotRuntime:
     @property
     def metrics(self) -> tuple[MetricReport, ...]:
         """Read by the control thread too."""
-        tasks = []
-        for task in self.tasks:
-            place = task.vertex.vertex_id, task.subtask
-            sent = sum(channel.records_out for channel in task.out_channels)
-            tasks.append(MetricReport(*place, NUM_RECORDS_IN, CounterValue(task.records_in)))
-            tasks.append(MetricReport(*place, NUM_RECORDS_OUT, CounterValue(sent)))
-        return (*tasks, *self.report.metrics)
+        tasks = [self._figures[task].reports() for task in self.tasks if task in self._figures]
+        return (*(report for one in tasks for report in one), *self.report.metrics)
 
     def check_invariants(self) -> None:
         for output in self.channels.outputs.values():

@@ -59,6 +59,11 @@ class TaskTime:
         """A watermark is being worked off: take no input, call `advance` when the task can emit."""
         return self._pending is not None
 
+    @property
+    def watermark(self) -> int:
+        """Where the task's event time is; MIN_WATERMARK before it has begun."""
+        return self._head.current_watermark
+
     def on_element(self, channel: int, element: Watermark | WatermarkStatus) -> None:
         if isinstance(element, Watermark):
             progress = self._valve.on_watermark(channel, element.timestamp)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
+from tidegate.web.jobs import Jobs
 from tidegate.web.registry import JobRecord, process_start, publish, withdraw
-from tidegate.web.rest import JobControl, RestServer
+from tidegate.web.rest import RestServer
 
 log = logging.getLogger("tidegate.rest")
 
@@ -35,10 +36,8 @@ class JobPort:
     """`open` once, `close` once, in this order. A port that cannot be opened is a warning, never a failure of the
     job."""
 
-    def __init__(
-        self, control: JobControl, job_id: str, job_name: str, started_ms: float, host: str, port: int
-    ) -> None:
-        self._server = RestServer(control, host, port)
+    def __init__(self, jobs: Jobs, job_id: str, job_name: str, started_ms: float, host: str, port: int) -> None:
+        self._server = RestServer(jobs, host, port)
         self._job_id = job_id
         self._job_name = job_name
         self._started_ms = started_ms
@@ -61,6 +60,7 @@ class JobPort:
                     process_start=process_start(pid),
                     url=self.url,
                     token=self._server.token,
+                    read_token=self._server.gate.read_token,
                     started_ms=int(self._started_ms),
                     host=socket.gethostname(),
                 )

@@ -23,9 +23,10 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     pid: int  # of the JobManager's process
     process_start: str  # when that process was started, in its own terms; "": not known here. Process ids are reused
     url: str  # of the REST port
-    token: str
+    token: str  # that allows everything
     started_ms: int  # since the epoch
     host: str = ""  # the machine of that process
+    read_token: str = ""  # that allows only to look
 
 
 def jobs_directory() -> Path:

@@ -1,28 +1,22 @@
-"""The REST port of a job's JobManager. On the loopback interface by default; every call needs the job's token.
+"""The HTTP server of jobs. On the loopback interface by default. What it answers is `api.py`'s business; here are the
+sockets, the limits, and the headers that every answer has.
 
-    GET  /v1/job           -> {"job_id", "job_name", "status", ...}
-    GET  /v1/checkpoints   -> {"checkpoints": [...]}
-    POST /v1/savepoint     {"directory"}           -> {"path"}      answers when the savepoint is complete
-    POST /v1/stop          {"directory", "drain"}  -> {"path"}      answers when the job has ended
-    POST /v1/cancel                                -> {"status"}    answers when the job has ended
-
-with the header `Authorization: Bearer <token>`. Errors are {"error": sentence}: 400 for a wrong request, 401 without
-the token, 404 for an unknown path, 409 when the job cannot do it.
+A request is let in by its head alone, before its body is read. Connections are bounded (`connections.py`), as are calls
+and streams under way.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import json
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tidegate.common.errors import TidegateError
+from tidegate.web.access import Gate
+from tidegate.web.api import Answer, Api, problem
+from tidegate.web.jobs import Jobs
 
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
@@ -33,70 +27,59 @@ log = logging.getLogger("tidegate.rest")
 
 _MAX_BODY = 64 * 1024
 _MAX_CALLS = 32
+_MAX_STREAMS = 16
 _LAST_ANSWERS_S = 2.0
-
-
-class JobControl(Protocol):
-    """What the port offers. The last three block until it is done; TidegateError says why it cannot be."""
-
-    def describe(self) -> dict[str, Any]: ...
-
-    def checkpoints(self) -> list[dict[str, Any]]: ...
-
-    def savepoint(self, directory: str | None) -> str: ...
-
-    def stop(self, drain: bool, directory: str | None) -> str: ...
-
-    def cancel(self) -> str: ...
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
 class RestServer:
     """`start` binds the port; each call runs on a thread of its own. `close` lets calls that are under way answer."""
 
-    def __init__(self, control: JobControl, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._control = control
+    def __init__(self, jobs: Jobs, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.gate = Gate()
+        self._closing = threading.Event()
+        self.api = Api(jobs, self.gate, self._closing)
         self._host = host
         self._port = port
-        self.token = secrets.token_urlsafe(32)
         self._server: Any = None
         self._lock = threading.Lock()
         self._calls = 0  # under way, at most _MAX_CALLS
+        self._streams = 0  # open, at most _MAX_STREAMS
+
+    @property
+    def token(self) -> str:
+        return self.gate.token
 
     def start(self) -> str:
         """The URL. Raises OSError when the port cannot be bound."""
         from tidegate.web.connections import BoundedHTTPServer
 
         self._server = server = BoundedHTTPServer((self._host, self._port), _handler_class(self))
+        self.gate.cookie = f"tidegate_{server.server_port}"  # browsers send cookies to all ports of a host
         threading.Thread(target=server.serve, name="tidegate-rest", daemon=True).start()
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{server.server_port}"
 
     def close(self) -> None:
+        self._closing.set()
         if self._server is None:
             return
         end = time.monotonic() + _LAST_ANSWERS_S
-        while self._calls and time.monotonic() < end:
+        while (self._calls or self._streams) and time.monotonic() < end:
             time.sleep(0.005)
         threading.Thread(target=self._shut_down, daemon=True).start()  # takes up to a poll: nobody waits for that
 
     def _shut_down(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-    # ------------------------------------------------------------ one call
-    def knows(self, authorization: str) -> bool:
-        """Whether a call may be made, by its `Authorization` header."""
-        return hmac.compare_digest(authorization.encode(errors="replace"), f"Bearer {self.token}".encode())
-
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """(HTTP status, JSON) of a call that may be made."""
-        try:
-            return self._dispatch(method, path, body)
-        except TidegateError as error:
-            return 409, {"error": str(error)}
-        except Exception as error:
-            log.exception("%s %s failed", method, path)
-            return 500, {"error": f"{type(error).__name__}: {error}"}
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[bool]:
@@ -110,29 +93,17 @@ class RestServer:
             with self._lock:
                 self._calls -= admitted
 
-    def _dispatch(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        control = self._control
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[bool]:
+        """Around a stream, as `under_way`."""
+        with self._lock:
+            admitted = self._streams < _MAX_STREAMS
+            self._streams += admitted
         try:
-            arguments = json.loads(body) if body else {}
-        except (ValueError, RecursionError):
-            return 400, {"error": "the body is not JSON, or too deep"}
-        if not isinstance(arguments, dict):
-            return 400, {"error": "the body has to be a JSON object"}
-        directory, drain = arguments.get("directory"), arguments.get("drain", False)
-        if not isinstance(directory, str | None) or not isinstance(drain, bool):
-            return 400, {"error": "'directory' has to be a string, 'drain' true or false"}
-        match (method, path):
-            case ("GET", "/v1/job"):
-                return 200, control.describe()
-            case ("GET", "/v1/checkpoints"):
-                return 200, {"checkpoints": control.checkpoints()}
-            case ("POST", "/v1/savepoint"):
-                return 200, {"path": control.savepoint(directory)}
-            case ("POST", "/v1/stop"):
-                return 200, {"path": control.stop(drain, directory)}
-            case ("POST", "/v1/cancel"):
-                return 200, {"status": control.cancel()}
-        return 404, {"error": f"there is no {method} {path}"}
+            yield admitted
+        finally:
+            with self._lock:
+                self._streams -= admitted
 
 
 def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
@@ -151,32 +122,56 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
             self._serve("POST")
 
         def _serve(self, method: str) -> None:
-            if not server.knows(self.headers.get("Authorization", "")):
-                self._send(401, {"error": "this call needs the job's token (Authorization: Bearer ...)"})
-                return
-            self.server.admitted(self.connection)
-            with server.under_way() as admitted:
-                self._send(*(self._answer(method) if admitted else (503, {"error": "too many calls: try again"})))
+            path = self.path.partition("?")[0]
+            refusal = server.api.admit(method, path, self.headers)  # type: ignore[arg-type]
+            with contextlib.suppress(OSError):  # the caller has gone
+                if refusal is not None:
+                    self._send(refusal)
+                    return
+                if server.api.is_public(method, path):  # takes no place from those who have a token
+                    self._send(self._answer(method, path))
+                    return
+                self.server.admitted(self.connection)
+                with server.under_way() as admitted:
+                    answer = self._answer(method, path) if admitted else problem(503, "too many calls: try again")
+                    if answer.stream is None:
+                        self._send(answer)
+                if answer.stream is not None:
+                    self._send_stream(answer, answer.stream)
 
-        def _answer(self, method: str) -> tuple[int, dict[str, Any]]:
+        def _answer(self, method: str, path: str) -> Answer:
             length = self.headers.get("Content-Length", "0")
             if not (length.isascii() and length.isdigit()) or len(length) > 9 or int(length) > _MAX_BODY:
-                return 400, {"error": f"the body may have at most {_MAX_BODY} bytes"}
+                return problem(400, f"the body may have at most {_MAX_BODY} bytes")
             body = self.rfile.read(int(length))
             if len(body) < int(length):
-                return 400, {"error": "the body is shorter than it was said to be"}
+                return problem(400, "the body is shorter than it was said to be")
             self.server.received(self.connection)
-            return server.answer(method, self.path, body)
+            return server.api.answer(method, path, self.headers, body)  # type: ignore[arg-type]
 
-        def _send(self, status: int, answer: dict[str, Any]) -> None:
-            data = json.dumps(answer).encode()
-            with contextlib.suppress(OSError):  # the caller has gone
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
+        def _send(self, answer: Answer) -> None:
+            self._send_head(answer)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+            self.wfile.flush()
+
+        def _send_stream(self, answer: Answer, stream: Iterator[bytes]) -> None:
+            with server.streaming() as admitted:
+                if not admitted:
+                    self._send(problem(503, "too many pages are open: close one"))
+                    return
+                self._send_head(answer)
                 self.end_headers()
-                self.wfile.write(data)
-                self.wfile.flush()
+                for part in stream:
+                    self.wfile.write(part)
+                    self.wfile.flush()
+
+        def _send_head(self, answer: Answer) -> None:
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            for name, value in {**_HEADERS, **answer.headers}.items():
+                self.send_header(name, value)
 
         def log_message(self, format: str, *args: Any) -> None:
             log.debug(format, *args)

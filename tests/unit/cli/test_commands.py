@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.state.snapshot_kit import FORMATS, make_snapshot
 from tests.unit.taskmanager.small_jobs import KEYS, counting
-from tests.unit.web.test_rest import FakeControl
+from tests.unit.web.web_kit import FakeJobs
 from tidegate.cli.main import main
 from tidegate.common.run_defaults import VARIABLE, run_defaults
 from tidegate.datastream.state import ValueStateDescriptor
@@ -32,8 +32,8 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def job() -> Iterator[FakeControl]:
-    control = FakeControl()
+def job() -> Iterator[FakeJobs]:
+    control = FakeJobs()
     port = JobPort(control, "abcd" * 8, "my job", time.time() * 1000, "127.0.0.1", 0)
     port.open()
     port._thread.join()
@@ -48,7 +48,7 @@ def tidegate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, out, err
 
 
-def test_list_shows_the_running_jobs(job: FakeControl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_running_jobs(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = tidegate(capsys, "list")
     assert code == 0
     assert "RUNNING" in out
@@ -60,16 +60,14 @@ def test_without_jobs_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["abcd" * 8, "abcdab", "my job"])
-def test_a_job_is_found_by_id_beginning_or_name(
-    job: FakeControl, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_job_is_found_by_id_beginning_or_name(job: FakeJobs, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert tidegate(capsys, "savepoint", name, "/d")[:2] == (0, "/d/savepoint-1\n")
     assert tidegate(capsys, "stop", name, "--drain", "-p", "/d")[0] == 0
     assert job.calls[-1] == ("stop", True, "/d")
 
 
 def test_a_relative_folder_is_meant_from_where_the_command_is_given(
-    job: FakeControl, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: FakeJobs, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert tidegate(capsys, "savepoint", "my job", "sp")[1] == f"{tmp_path}/sp/savepoint-1\n"
@@ -83,7 +81,7 @@ def test_a_relative_folder_is_meant_from_where_the_command_is_given(
     assert "'s4' is not known" in err
 
 
-def test_an_empty_name_is_not_the_only_job(job: FakeControl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_name_is_not_the_only_job(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = tidegate(capsys, "stop", "")
     assert code == 1
     assert "empty" in err
@@ -92,7 +90,7 @@ def test_an_empty_name_is_not_the_only_job(job: FakeControl, capsys: pytest.Capt
 
 @pytest.mark.parametrize("command", ["savepoint", "stop", "cancel"])
 def test_an_unknown_or_finished_job_is_a_sentence_and_exit_code_1(
-    job: FakeControl, capsys: pytest.CaptureFixture[str], command: str
+    job: FakeJobs, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     code, out, err = tidegate(capsys, command, "nobody")
     assert (code, out) == (1, "")
@@ -103,13 +101,13 @@ def test_an_unknown_or_finished_job_is_a_sentence_and_exit_code_1(
     assert "nobody" in json.loads(out)["error"]
 
 
-def test_what_the_job_refuses_is_told(job: FakeControl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_job_refuses_is_told(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = tidegate(capsys, "savepoint", "my job")
     assert code == 1
     assert "no folder was given" in err
 
 
-def test_a_job_that_went_away_is_told(job: FakeControl, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_job_that_went_away_is_told(job: FakeJobs, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     import msgspec
 
     from tidegate.web.registry import publish, running_jobs
@@ -297,7 +295,7 @@ def test_a_program_that_was_not_started_by_run_has_no_defaults(monkeypatch: pyte
         run_defaults()
 
 
-def test_answers_are_one_json_object(job: FakeControl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_one_json_object(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
     job.over.set()
     for arguments in (["list"], ["savepoint", "my job", "/d"], ["stop", "my job"], ["cancel", "my job"]):
         answer: Any = json.loads(tidegate(capsys, *arguments, "--json")[1])

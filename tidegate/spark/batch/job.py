@@ -98,7 +98,7 @@ class BatchJob:
         self._committing = False
         self._thread = threading.Thread(target=self._run, name=f"tidegate-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
-        self._publisher = JobPublisher(plan.graph, "BATCH", width(plan.graph), self._clock.now_ms())
+        self._publisher = JobPublisher(plan.graph, "BATCH", width(plan.graph), self._clock.now_ms(), configuration)
         self.client = BatchJobClient(self._publisher, self.cancel)
         self._port = ClientPort(self.client, RestSettings.from_configuration(configuration))
 

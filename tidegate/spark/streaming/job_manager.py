@@ -79,7 +79,7 @@ class JobManager(InstructionCarrier):
         self._keys = JobKeys.generate()
         self._ended: JobEnded | None = None
         self._thread = threading.Thread(target=self._run, name=f"tidegate-jobmanager-{job_id}", daemon=True)
-        publisher = JobPublisher(job.graph, "STREAMING", job.graph.num_slots, self._clock.now_ms())
+        publisher = JobPublisher(job.graph, "STREAMING", job.graph.num_slots, self._clock.now_ms(), job.configuration)
         self._published = MasterPublisher(publisher, job.graph, master)
         self._savepoints = SavepointRequests(
             master,

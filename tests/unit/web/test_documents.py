@@ -1,0 +1,156 @@
+"""What each call answers with: the figures of a job that has failed once and gone on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.web.web_kit import MARKUP, FakeJobs, sample_view
+from tidegate.common.metric_values import BUSY_MS, GaugeValue, MetricReport
+from tidegate.jobmanager.job_view import JobView
+from tidegate.web import documents
+from tidegate.web.access import Gate
+from tidegate.web.api import ROUTES, Api
+from tidegate.web.prometheus import text
+
+
+def ask(path: str, view: JobView | None = None) -> Any:
+    view = view or sample_view()
+    api = Api(FakeJobs(view), Gate(), threading.Event())
+    answer = api.answer("GET", path.replace("JOB", f"/v1/jobs/{view.job_id}"), {}, b"")
+    assert answer.status == 200, answer.body
+    return json.loads(answer.body)
+
+
+def test_the_list_of_jobs() -> None:
+    (job,) = ask("/v1/jobs")["jobs"]
+    assert (job["job_name"], job["status"], job["mode"], job["attempt"]) == (MARKUP, "RUNNING", "STREAMING", 1)
+    assert job["last_checkpoint"] > 1
+    assert job["records_in_per_second"] == pytest.approx(100, rel=0.3)
+    assert job["records_out_per_second"] == pytest.approx(100, rel=0.3)
+
+
+def test_one_job_has_its_graph_and_history() -> None:
+    job = ask("JOB")
+    assert [e["partitioning"] for e in job["edges"]] == ["hash"]
+    assert [v["parallelism"] for v in job["vertices"]] == [1, 2]
+    assert job["vertices"][1]["metrics"]["numRecordsIn"] > 100
+    assert 0 <= job["vertices"][1]["metrics"][BUSY_MS] <= 1000
+    statuses = [change["status"] for change in job["status_history"]]
+    assert statuses[0] == "RUNNING"
+    assert "RESTARTING" in statuses
+    assert job["downtime_ms"] >= 10
+    assert len(job["workers_at"]) == 2
+
+
+def test_a_vertex_has_its_subtasks_with_place_metrics_and_state() -> None:
+    vertex = ask("JOB/vertices/1")
+    assert [s["subtask"] for s in vertex["subtasks"]] == [0, 1]
+    assert all(s["host"] == "here" and s["pid"] >= 100 and s["state_bytes"] is not None for s in vertex["subtasks"])
+    assert vertex["metrics"]["numRecordsIn"] == sum(s["metrics"]["numRecordsIn"] for s in vertex["subtasks"])
+    assert any("parser.seen" in name for name in vertex["subtasks"][0]["operator_metrics"])
+    assert ask("JOB/vertices")["vertices"][1]["metrics"] == vertex["metrics"]
+
+
+def test_checkpoints_newest_first_and_one_in_detail() -> None:
+    answer = ask("JOB/checkpoints")
+    ids = [c["id"] for c in answer["checkpoints"]]
+    assert ids == sorted(ids, reverse=True)
+    assert answer["counts"]["completed"] >= len([c for c in answer["checkpoints"] if c["status"] == "COMPLETED"])
+    assert answer["counts"]["restored"] == 1
+    assert answer["restores"][0]["checkpoint_id"] in range(1, 100)
+    done = next(c for c in answer["checkpoints"] if c["status"] == "COMPLETED")
+    detail = ask(f"JOB/checkpoints/{done['id']}")
+    assert {k: detail[k] for k in done} == done
+    assert [(v["acknowledged"], v["missing"]) for v in detail["vertices"]] == [(1, []), (2, [])]
+    spread = detail["vertices"][1]["spread"]["end_to_end_ms"]
+    assert spread["minimum"] <= spread["median"] <= spread["maximum"]
+
+
+def test_a_subtask_that_did_not_answer_is_named() -> None:
+    view = sample_view()
+    last = view.checkpoints.history[-1]
+    cut = msgspec.structs.replace(last, acknowledged=last.acknowledged[:-1])
+    gone = last.acknowledged[-1]
+    changed = msgspec.structs.replace(view.checkpoints, history=(cut,))
+    detail = ask(f"JOB/checkpoints/{cut.checkpoint_id}", msgspec.structs.replace(view, checkpoints=changed))
+    assert detail["vertices"][gone.vertex]["missing"] == [gone.subtask]
+
+
+def test_exceptions_have_the_root_cause_and_the_downtime() -> None:
+    (failure,) = ask("JOB/exceptions")["failures"]
+    assert MARKUP in failure["summary"]
+    assert failure["operator"] == f"{MARKUP} count"
+    assert "ValueError" in failure["traceback"]
+    assert failure["downtime_ms"] >= 10
+
+
+def test_metrics_have_their_types() -> None:
+    kinds = {m["name"]: m["value"]["type"] for m in ask("JOB/metrics")["metrics"]}
+    assert kinds["numRecordsIn"] == "counter"
+    assert kinds["numRecordsInPerSecond"] == "meter"
+    assert kinds[BUSY_MS] == "gauge"
+
+
+def test_the_configuration_is_what_is_in_force_and_hides_secrets() -> None:
+    settings = {s["key"]: s for s in ask("JOB/config")["configuration"]}
+    assert settings["execution.checkpointing.interval"] == {
+        "key": "execution.checkpointing.interval",
+        "value": "100 ms",
+        "given": True,
+    }
+    assert settings["heartbeat.interval"]["given"] is False
+    assert settings["spark.hadoop.fs.s3a.secret.key"]["value"] == "******"
+    assert b"hunter2" not in sample_view().to_json()
+
+
+def test_the_view_comes_back_whole() -> None:
+    view = sample_view()
+    api = Api(FakeJobs(view), Gate(), threading.Event())
+    assert JobView.from_json(api.answer("GET", f"/v1/jobs/{view.job_id}/view", {}, b"").body) == view
+
+
+def test_prometheus_text_is_read_by_its_own_parser() -> None:
+    view = sample_view()
+    odd = MetricReport(1, 0, 'odd "name"\n', GaugeValue(None), view.vertices[1].operators[0].operator_id, ("op", "0"))
+    view = msgspec.structs.replace(view, metrics=(*view.metrics, odd))
+    families = {f.name: f for f in text_string_to_metric_families(text([view], view.started_ms + 1000).decode())}
+    (restarts,) = families["tidegate_job_numRestarts"].samples
+    assert (restarts.value, restarts.labels["job_name"]) == (1.0, MARKUP)
+    taken = families["tidegate_task_numRecordsIn"]
+    assert taken.type == "counter"
+    assert sum(s.value for s in taken.samples if s.labels["vertex"] == "1") == view.total("numRecordsIn", 1)
+    seen = families["tidegate_operator_seen"].samples[0]
+    assert seen.labels["group"] == "parser"
+    assert families["tidegate_job_lastCheckpointDuration"].samples
+
+
+def test_the_openapi_description_is_valid_and_lists_every_call() -> None:
+    validator = pytest.importorskip("openapi_spec_validator")
+    description = ask("/openapi.json")
+    validator.validate(description)
+    assert set(description["paths"]) == {route.path for route in ROUTES}
+
+
+def test_every_described_path_answers() -> None:
+    view = sample_view()
+    api = Api(FakeJobs(view), Gate(), threading.Event())
+    last = view.checkpoints.history[-1].checkpoint_id
+    for route in ROUTES:
+        path = route.path.format(job=view.job_id, vertex=0, checkpoint=last)
+        if route.method == "GET":
+            answer = api.answer("GET", path, {}, b"")
+            assert answer.status == 200
+            assert answer.content_type.startswith(route.content_type)
+
+
+def test_downtime_counts_from_the_first_start_on() -> None:
+    view = sample_view()
+    down = next(c.at_ms for c in view.status_history if c.status_name == "RESTARTING")
+    up = next(c.at_ms for c in view.status_history if c.status_name == "RUNNING" and c.at_ms > down)
+    assert documents.downtime_ms(view, up + 1000) == up - down

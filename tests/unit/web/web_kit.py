@@ -1,0 +1,99 @@
+"""A job to show, without Spark, and a fake of what a server asks of it."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from tests.unit.taskmanager.small_jobs import environment, ticks
+from tidegate.common.errors import SnapshotError
+from tidegate.datastream import KeyedProcessFunction, RuntimeContext
+from tidegate.datastream.connectors import CollectSink
+from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
+from tidegate.jobmanager.job_view import JobView
+from tidegate.testing.in_process_job import InProcessJob
+from tidegate.web.jobs import no_such_job
+
+MARKUP = "<script>alert(1)</script>"
+
+
+class Fragile(KeyedProcessFunction):
+    """Counts, and fails once, at its 50th record of the first attempt."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen = runtime_context.get_metrics_group().add_group("parser").counter("seen")
+        self.first = runtime_context.get_attempt_number() == 0
+        self.count = 0
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
+        self.seen.inc()
+        self.count += 1
+        if self.first and self.count > 50:
+            raise ValueError(f"{MARKUP} in a record")
+        yield value
+
+
+@cache
+def sample_view(name: str = MARKUP, parallelism: int = 2) -> JobView:
+    """A job that has failed once, was restored, and has taken checkpoints; its name and its operators are markup."""
+    env = environment(
+        {
+            "pipeline.name": name,
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.delay": "10 ms",
+            "spark.hadoop.fs.s3a.secret.key": "hunter2",
+        },
+        parallelism,
+    )
+    env.enable_checkpointing(100)
+    stream = ticks(env, burst=40, every_ms=10.0).key_by(lambda i: i % 7)
+    stream.process(Fragile()).name(f"{MARKUP} count").uid("count").sink_to(CollectSink()).name("out")
+    with InProcessJob(env) as job:
+        publisher = JobPublisher(job.graph, "STREAMING", job.graph.num_slots, job.clock.now, job.prepared.configuration)
+        published = MasterPublisher(publisher, job.graph, job.master)
+        told = 0
+        for _ in range(60):
+            job.advance(50)
+            published.after_step(job.instructions[told:], job.clock.now)
+            told = len(job.instructions)
+        published.publish(job.clock.now)
+    assert publisher.view.attempt == 1
+    return publisher.view
+
+
+class FakeJobs:
+    """`tidegate.web.jobs.Jobs` of one job; calls that change it are kept."""
+
+    def __init__(self, view: JobView | None = None, job_id: str = "abcd" * 8, name: str = "my job") -> None:
+        self.shown = view or msgspec.structs.replace(sample_view(), job_id=job_id, name=name)
+        self.calls: list[Any] = []
+        self.over = threading.Event()
+
+    def views(self) -> list[JobView]:
+        return [self.shown]
+
+    def view(self, job_id: str) -> JobView:
+        if job_id != self.shown.job_id:
+            raise no_such_job(job_id)
+        return self.shown
+
+    def savepoint(self, job_id: str, directory: str | None) -> str:
+        self.view(job_id)
+        self.calls.append(("savepoint", directory))
+        if directory is None:
+            raise SnapshotError("no folder was given")
+        return f"{directory}/savepoint-1"
+
+    def stop(self, job_id: str, drain: bool, directory: str | None) -> str:
+        self.view(job_id)
+        self.calls.append(("stop", drain, directory))
+        return "there"
+
+    def cancel(self, job_id: str) -> str:
+        self.view(job_id)
+        self.calls.append(("cancel",))
+        self.over.wait(10)
+        return "CANCELED"

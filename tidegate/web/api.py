@@ -1,0 +1,236 @@
+"""The calls over HTTP: paths, what each needs, and its answer. No sockets here (`rest.py`), no HTML (`static/`).
+
+`ROUTES` is the whole list; `/openapi.json` is made of it. Errors are {"error": sentence}: 400 for a wrong request, 401
+without a token, 403 when the token or the request may not change anything, 404 and 405 for what there is not, 409 when
+the job cannot do it.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from tidegate.common.errors import TidegateError
+from tidegate.web import documents
+from tidegate.web.access import CSRF_HEADER, Access, Gate
+from tidegate.web.jobs import Jobs, NotThereError
+from tidegate.web.openapi import Route, describe
+
+log = logging.getLogger("tidegate.rest")
+
+_EVENT_S = 1.0
+_KEEP_ALIVE_S = 10.0
+_STATIC: dict[str, tuple[str, str]] = {}  # path -> file of the page, content type
+_SESSIONS = (("POST", "/v1/login"), ("POST", "/v1/logout"))
+JSON = "application/json"
+
+_DIRECTORY = {"type": ["string", "null"], "description": "The folder that gets the savepoint; else the job's setting."}
+_DRAIN = {"type": "boolean", "description": "Bring event time to its end first."}
+
+ROUTES = (
+    Route("GET", "/v1/jobs", "jobs", "All jobs, with status, duration, restarts, last checkpoint and rates."),
+    Route("GET", "/v1/jobs/{job}", "job", "One job: its graph, workers, stages and the history of its status."),
+    Route("GET", "/v1/jobs/{job}/view", "view", "The whole published view of the job, as the job's client has it."),
+    Route("GET", "/v1/jobs/{job}/vertices", "vertices", "The vertices, with figures over their subtasks."),
+    Route("GET", "/v1/jobs/{job}/vertices/{vertex}", "vertex", "One vertex with its subtasks and their metrics."),
+    Route("GET", "/v1/jobs/{job}/checkpoints", "checkpoints", "Counts, spreads, restores, history of checkpoints."),
+    Route(
+        "GET",
+        "/v1/jobs/{job}/checkpoints/{checkpoint}",
+        "checkpoint",
+        "One checkpoint by vertex and subtask, with those that did not answer.",
+    ),
+    Route("GET", "/v1/jobs/{job}/exceptions", "exceptions", "Failures with root cause, traceback and downtime."),
+    Route("GET", "/v1/jobs/{job}/metrics", "metrics", "Every metric with its type."),
+    Route("GET", "/v1/jobs/{job}/config", "config", "The settings in force, and whether each was given."),
+    Route("GET", "/v1/jobs/{job}/events", "events", "The job as server-sent events: `job` when it changes, `end`.", {},
+          "text/event-stream"),
+    Route("POST", "/v1/jobs/{job}/savepoint", "savepoint", "Take a savepoint; answers when it is complete.",
+          {"directory": _DIRECTORY}),
+    Route("POST", "/v1/jobs/{job}/stop", "stop", "End the job with a savepoint; answers when it has ended.",
+          {"directory": _DIRECTORY, "drain": _DRAIN}),
+    Route("POST", "/v1/jobs/{job}/cancel", "cancel", "End the job at once; answers when it has ended."),
+    Route("GET", "/v1/session", "session", "What the caller may do: {\"access\": \"read\" or \"full\"}."),
+    Route("GET", "/metrics", "prometheus", "All jobs as Prometheus text.", {}, "text/plain"),
+)  # fmt: skip
+
+_PATTERNS = [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)), route) for route in ROUTES]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stream: Iterator[bytes] | None = None  # after the body, until it ends
+
+
+def as_json(status: int, document: Any, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(status, msgspec.json.encode(document), headers=headers or {})
+
+
+def problem(status: int, sentence: str) -> Answer:
+    return as_json(status, {"error": sentence}, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
+
+
+class Api:
+    """Thread-safe. `admit` looks at the head of a request, before its body is read; `answer` at the whole."""
+
+    def __init__(self, jobs: Jobs, gate: Gate, closing: threading.Event) -> None:
+        self._jobs = jobs
+        self._gate = gate
+        self._closing = closing  # the port is about to close: streams end
+
+    @staticmethod
+    def is_public(method: str, path: str) -> bool:
+        """Whether anybody may make the call: it shows nothing of a job."""
+        return (method == "GET" and path in _STATIC) or (method, path) in _SESSIONS
+
+    def admit(self, method: str, path: str, headers: Mapping[str, str]) -> Answer | None:
+        """Why the request gets nothing; None when it is let in."""
+        if self.is_public(method, path):
+            return None
+        changes = method != "GET"
+        access = self._gate.access(headers, changes)
+        if access is Access.NONE:
+            return problem(401, "this call needs the job's token (Authorization: Bearer ...)")
+        if changes and access is not Access.FULL:
+            return problem(403, f"this needs the full token, and from a browser the header {CSRF_HEADER}")
+        return None
+
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """To a request that was admitted."""
+        try:
+            return self._dispatch(method, path, headers, body)
+        except NotThereError as error:
+            return problem(404, str(error))
+        except TidegateError as error:
+            return problem(409, str(error))
+        except Exception as error:
+            log.exception("%s %s failed", method, path)
+            return problem(500, f"{type(error).__name__}: {error}")
+
+    def _dispatch(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        try:
+            arguments = msgspec.json.decode(body) if body else {}
+        except (ValueError, RecursionError):
+            return problem(400, "the body is not JSON")
+        if not isinstance(arguments, dict):
+            return problem(400, "the body has to be a JSON object")
+        if path in _STATIC and method == "GET":
+            return _static(path)
+        match (method, path):
+            case ("GET", "/openapi.json"):
+                return as_json(200, describe(ROUTES))
+            case ("POST", "/v1/login"):
+                return self._login(arguments)
+            case ("POST", "/v1/logout"):
+                return as_json(200, {}, {"Set-Cookie": self._gate.logout(headers)})
+            case ("GET", "/v1/session"):
+                return as_json(200, {"access": self._gate.access(headers, False).name.lower()})
+        others = set()
+        for pattern, route in _PATTERNS:
+            found = pattern.fullmatch(path)
+            if found is not None and route.method == method:
+                return self._call(route, found.groupdict(), arguments)
+            if found is not None:
+                others.add(route.method)
+        if others:
+            return problem(405, f"{path} takes {' or '.join(sorted(others))}, not {method}")
+        return problem(404, f"there is no {method} {path}: see /openapi.json")
+
+    def _login(self, arguments: dict[str, Any]) -> Answer:
+        token = arguments.get("token")
+        if not isinstance(token, str):
+            return problem(400, "'token' has to be a string")
+        access, cookie = self._gate.login(token)
+        if access is Access.NONE:
+            return problem(401, "this is not the token of this port")
+        return as_json(200, {"access": access.name.lower()}, {"Set-Cookie": cookie})
+
+    def _call(self, route: Route, parts: dict[str, str], arguments: dict[str, Any]) -> Answer:
+        jobs, now = self._jobs, time.time() * 1000
+        directory, drain = arguments.get("directory"), arguments.get("drain", False)
+        if not isinstance(directory, str | None) or not isinstance(drain, bool):
+            return problem(400, "'directory' has to be a string, 'drain' true or false")
+        if unknown := set(arguments) - set(route.body):
+            return problem(400, f"{route.path} does not take {', '.join(sorted(map(repr, unknown)))}")
+        job = parts.get("job", "")
+        match route.name:
+            case "jobs":
+                return as_json(200, {"jobs": [documents.summary(view, now) for view in jobs.views()]})
+            case "prometheus":
+                from tidegate.web.prometheus import CONTENT_TYPE, text  # late: few jobs are scraped
+
+                return Answer(200, text(jobs.views(), now), CONTENT_TYPE)
+            case "savepoint":
+                return as_json(200, {"path": jobs.savepoint(job, directory)})
+            case "stop":
+                return as_json(200, {"path": jobs.stop(job, drain, directory)})
+            case "cancel":
+                return as_json(200, {"status": jobs.cancel(job)})
+            case "events":
+                jobs.view(job)
+                return Answer(200, b"", "text/event-stream", stream=self._events(job))
+        view = jobs.view(job)
+        if route.name == "view":
+            return Answer(200, view.to_json())
+        numbers = {}
+        for name in parts.keys() & {"vertex", "checkpoint"}:
+            if not parts[name].isascii() or not parts[name].isdigit() or len(parts[name]) > 18:
+                return problem(400, f"a {name} is a number, not '{parts[name]}'")
+            numbers[name] = int(parts[name])
+        documents_by_name: dict[str, Callable[[], Any]] = {
+            "job": lambda: documents.job(view, now),
+            "vertices": lambda: documents.vertices(view),
+            "vertex": lambda: documents.vertex(view, numbers["vertex"]),
+            "checkpoints": lambda: documents.checkpoints(view),
+            "checkpoint": lambda: documents.checkpoint(view, numbers["checkpoint"]),
+            "exceptions": lambda: documents.exceptions(view),
+            "metrics": lambda: documents.metrics(view),
+            "config": lambda: documents.configuration(view),
+        }
+        return as_json(200, documents_by_name[route.name]())
+
+    def _events(self, job: str) -> Iterator[bytes]:
+        """At most one a second; a line without meaning when nothing changes, which tells whether anybody listens."""
+        last, silent = b"", 0.0
+        while True:
+            closing = self._closing.is_set()  # looked at first: the last view is sent too
+            try:
+                view = self._jobs.view(job)
+            except TidegateError:
+                break
+            # Duration moves on by itself: that is no event.
+            told = msgspec.json.encode({**documents.job(view, view.started_ms), "duration_ms": None})
+            if told != last:
+                last, silent = told, 0.0
+                yield b"event: job\ndata: " + msgspec.json.encode(documents.job(view, time.time() * 1000)) + b"\n\n"
+            elif silent >= _KEEP_ALIVE_S:
+                silent = 0.0
+                yield b": still here\n\n"
+            if view.ended_ms is not None or closing:
+                break
+            self._closing.wait(_EVENT_S)
+            silent += _EVENT_S
+        yield b"event: end\ndata: {}\n\n"
+
+
+@cache
+def _file(name: str) -> bytes:
+    return (importlib.resources.files("tidegate.web") / "static" / name).read_bytes()
+
+
+def _static(path: str) -> Answer:
+    name, content_type = _STATIC[path]
+    return Answer(200, _file(name), content_type)

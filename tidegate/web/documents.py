@@ -1,0 +1,306 @@
+"""What is said of a job over HTTP: JSON documents made of its published view. Pure functions.
+
+Times are milliseconds since the epoch, durations milliseconds, sizes bytes, rates per second.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tidegate.common.metric_values import (
+    BACK_PRESSURED_MS,
+    BUSY_MS,
+    IDLE_MS,
+    INPUT_WATERMARK,
+    NUM_BYTES_IN,
+    NUM_BYTES_OUT,
+    NUM_RECORDS_IN,
+    NUM_RECORDS_IN_RATE,
+    NUM_RECORDS_OUT,
+    NUM_RECORDS_OUT_RATE,
+    MetricReport,
+    numbers_of,
+)
+from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
+from tidegate.fault_tolerance.checkpoint_view import CheckpointView, SubtaskCheckpoint
+from tidegate.jobmanager.job_view import JobView, VertexView
+from tidegate.web.jobs import NotThereError
+
+Document = dict[str, Any]
+
+_SUMMED = (NUM_RECORDS_IN, NUM_RECORDS_OUT, NUM_RECORDS_IN_RATE, NUM_RECORDS_OUT_RATE, NUM_BYTES_IN, NUM_BYTES_OUT)
+_FIGURES = (
+    "end_to_end_ms",
+    "start_delay_ms",
+    "alignment_ms",
+    "sync_ms",
+    "async_ms",
+    "state_bytes",
+    "full_bytes",
+    "inflight_bytes",
+    "processed_during_alignment",
+)
+
+
+def summary(view: JobView, now_ms: float) -> Document:
+    """One job in the list of jobs."""
+    completed = _completed(view)
+    last = completed[-1] if completed else None
+    targets = {edge.target for edge in view.edges}
+    sources = {edge.source for edge in view.edges}
+    rates: dict[int, float] = defaultdict(float)
+    for metric in view.metrics:
+        if metric.name == NUM_RECORDS_IN_RATE and not metric.operator:
+            rates[metric.vertex] += _number(metric)
+    return {
+        "job_id": view.job_id,
+        "job_name": view.name,
+        "status": view.status_name,
+        "mode": view.mode,
+        "parallelism": view.slots,
+        "started_ms": int(view.started_ms),
+        "ended_ms": None if view.ended_ms is None else int(view.ended_ms),
+        "duration_ms": int((now_ms if view.ended_ms is None else view.ended_ms) - view.started_ms),
+        "attempt": view.attempt,
+        "workers": len(view.workers),
+        "failures": [f.failure.summary for f in view.failures],
+        "last_checkpoint": None if last is None else last.checkpoint_id,
+        "last_checkpoint_ms": None if last is None else last.ended_ms,
+        "checkpoints_completed": view.checkpoints.completed,
+        "checkpoints_failed": view.checkpoints.failed,
+        "records_in_per_second": round(sum(rates[v.vertex] for v in view.vertices if v.vertex not in targets), 1),
+        "records_out_per_second": round(sum(rates[v.vertex] for v in view.vertices if v.vertex not in sources), 1),
+    }
+
+
+def job(view: JobView, now_ms: float) -> Document:
+    """The job with its graph, its workers and its history."""
+    return {
+        **summary(view, now_ms),
+        "vertices": vertices(view)["vertices"],
+        "edges": msgspec.to_builtins(view.edges),
+        "workers_at": msgspec.to_builtins(view.workers),
+        "stages": msgspec.to_builtins(view.stages),
+        "status_history": msgspec.to_builtins(view.status_history),
+        "downtime_ms": round(downtime_ms(view, now_ms)),
+    }
+
+
+def vertices(view: JobView) -> Document:
+    """All vertices, with figures over their subtasks."""
+    by_vertex: dict[int, list[MetricReport]] = defaultdict(list)
+    for metric in view.metrics:
+        if not metric.operator:
+            by_vertex[metric.vertex].append(metric)
+    state = _state_bytes(view)
+    return {"vertices": [_vertex(vertex, by_vertex[vertex.vertex], state) for vertex in view.vertices]}
+
+
+def vertex(view: JobView, number: int) -> Document:
+    """One vertex with its subtasks. Raises NotThereError."""
+    found = next((v for v in view.vertices if v.vertex == number), None)
+    if found is None:
+        raise NotThereError(f"the job has no vertex {number}: it has 0 to {len(view.vertices) - 1}")
+    mine = [m for m in view.metrics if m.vertex == number]
+    state = _state_bytes(view)
+    metrics: dict[int, dict[str, float | None]] = defaultdict(dict)
+    of_operators: dict[int, dict[str, float]] = defaultdict(dict)
+    for metric in mine:
+        if metric.operator:
+            of_operators[metric.subtask].update(numbers_of(metric.identifier, metric.value))
+        else:
+            metrics[metric.subtask][metric.name] = _number(metric)
+    return {
+        **_vertex(found, [m for m in mine if not m.operator], state),
+        "subtasks": [
+            {
+                "subtask": place.subtask,
+                "slot": place.slot,
+                "host": place.host,
+                "pid": place.pid,
+                "state_bytes": state.get((number, place.subtask)),
+                "metrics": metrics[place.subtask],
+                "operator_metrics": of_operators[place.subtask],
+            }
+            for place in view.subtasks
+            if place.vertex == number
+        ],
+    }
+
+
+def _vertex(vertex: VertexView, metrics: Iterable[MetricReport], state: dict[tuple[int, int], int]) -> Document:
+    values: dict[str, list[float]] = defaultdict(list)
+    for metric in metrics:
+        values[metric.name].append(_number(metric))
+    figures: dict[str, float | None] = {name: round(sum(values[name]), 1) for name in _SUMMED if values[name]}
+    # A vertex is as slow as its slowest subtask.
+    figures |= {name: max(values[name]) for name in (BUSY_MS, BACK_PRESSURED_MS) if values[name]}
+    figures |= {IDLE_MS: min(values[IDLE_MS])} if values[IDLE_MS] else {}
+    figures |= {INPUT_WATERMARK: min(values[INPUT_WATERMARK])} if values[INPUT_WATERMARK] else {}
+    sizes = [size for (number, _), size in state.items() if number == vertex.vertex]
+    return {
+        **msgspec.to_builtins(vertex),
+        "metrics": figures,
+        "state_bytes": sum(sizes) if sizes else None,
+    }
+
+
+def checkpoints(view: JobView) -> Document:
+    """Counts, spreads, restores and the history, the newest first; details of one are `checkpoint`."""
+    found = view.checkpoints
+    return {
+        "counts": {
+            "completed": found.completed,
+            "failed": found.failed,
+            "in_progress": found.in_progress,
+            "restored": found.restored,
+        },
+        "failures_by_reason": found.failures_by_reason,
+        "summary": msgspec.to_builtins(found.summary),
+        "restores": msgspec.to_builtins(found.restores[::-1]),
+        "checkpoints": [_checkpoint(c) for c in reversed(found.history)],
+    }
+
+
+def checkpoint(view: JobView, number: int) -> Document:
+    """One checkpoint with the figures of each vertex (minimum, median, maximum) and of each subtask; `missing` are the
+    subtasks that have not answered. Raises NotThereError."""
+    found = next((c for c in reversed(view.checkpoints.history) if c.checkpoint_id == number), None)
+    if found is None:
+        raise NotThereError(
+            f"checkpoint {number} is not among the latest {len(view.checkpoints.history)}, which are kept in detail "
+            "(tidegate.checkpoint.history-size)"
+        )
+    parts = found.subtasks
+    answer = _checkpoint(found)
+    answer["vertices"] = []
+    for vertex in view.vertices:
+        mine = [p for p in found.acknowledged if p.vertex == vertex.vertex]
+        answer["vertices"].append(
+            {
+                "vertex": vertex.vertex,
+                "name": vertex.name,
+                "acknowledged": len(mine),
+                "missing": [
+                    p.subtask for p in view.subtasks if p.vertex == vertex.vertex and (p.vertex, p.subtask) not in parts
+                ],
+                "spread": {name: _spread([_figure(p, name) for p in mine]) for name in _FIGURES} if mine else {},
+                "subtasks": [_subtask_checkpoint(p) for p in sorted(mine, key=lambda p: p.subtask)],
+            }
+        )
+    return answer
+
+
+def _checkpoint(found: CheckpointView) -> Document:
+    return {
+        "id": found.checkpoint_id,
+        "kind": found.kind.value,
+        "attempt": found.attempt,
+        "status": found.status.name,
+        "triggered_ms": int(found.triggered_ms),
+        "ended_ms": None if found.ended_ms is None else int(found.ended_ms),
+        "duration_ms": found.duration_ms,
+        "reason": found.reason_name,
+        "detail": found.detail,
+        "tasks": found.tasks,
+        "acknowledged": len(found.acknowledged),
+        "state_bytes": found.state_bytes,
+        "full_bytes": found.full_bytes,
+        "inflight_bytes": found.inflight_bytes,
+        "processed_during_alignment": found.processed_during_alignment,
+        "alignment_ms": found.alignment_ms,
+        "sync_ms": found.sync_ms,
+        "async_ms": found.async_ms,
+        "unaligned": found.unaligned,
+    }
+
+
+def _subtask_checkpoint(part: SubtaskCheckpoint) -> Document:
+    figures = {name: _figure(part, name) for name in _FIGURES}
+    return {
+        "subtask": part.subtask,
+        "acknowledged_ms": int(part.acknowledged_ms),
+        "end_of_data": part.end_of_data,
+        "unaligned": part.metrics.unaligned,
+        **figures,
+    }
+
+
+def _figure(part: SubtaskCheckpoint, name: str) -> float:
+    return part.end_to_end_ms if name == "end_to_end_ms" else float(getattr(part.metrics, name))
+
+
+def _spread(values: list[float]) -> Document:
+    return {"minimum": min(values), "median": statistics.median(values), "maximum": max(values)}
+
+
+def exceptions(view: JobView) -> Document:
+    """The failures that are kept (the first and the latest), the newest first."""
+    return {
+        "failures": [
+            {
+                "attempt": f.attempt,
+                "at_ms": int(f.at_ms),
+                "summary": f.failure.summary,
+                "operator": f.failure.operator,
+                "subtask": None if f.failure.subtask < 0 else f.failure.subtask,
+                "traceback": f.failure.traceback,
+                "permanent": f.failure.permanent,
+                "downtime_ms": _downtime_after(view, f.at_ms),
+            }
+            for f in reversed(view.failures)
+        ],
+        "restarts": view.attempt,
+    }
+
+
+def metrics(view: JobView) -> Document:
+    """Every metric with its type."""
+    return {"metrics": msgspec.to_builtins(view.metrics)}
+
+
+def configuration(view: JobView) -> Document:
+    return {"configuration": msgspec.to_builtins(view.configuration)}
+
+
+def downtime_ms(view: JobView, now_ms: float) -> float:
+    """How long the job was not running so far, from its first start on, as far back as its history goes."""
+    total, down_since, started = 0.0, None, False
+    for change in view.status_history:
+        running = change.status_name == "RUNNING"
+        if running and down_since is not None:
+            total, down_since = total + change.at_ms - down_since, None
+        elif not running and started and down_since is None:
+            down_since = change.at_ms
+        started = started or running
+    if down_since is not None and view.ended_ms is None:
+        total += max(0.0, now_ms - down_since)
+    return total
+
+
+def _downtime_after(view: JobView, failed_ms: float) -> float | None:
+    """From a failure until the job ran again; None when it did not."""
+    for change in view.status_history:
+        if change.at_ms >= failed_ms and change.status_name == "RUNNING":
+            return round(change.at_ms - failed_ms, 1)
+    return None
+
+
+def _completed(view: JobView) -> list[CheckpointView]:
+    return [c for c in view.checkpoints.history if c.status is CheckpointStatus.COMPLETED]
+
+
+def _state_bytes(view: JobView) -> dict[tuple[int, int], int]:
+    """Of each subtask in the last completed checkpoint or savepoint."""
+    completed = _completed(view)
+    return {(p.vertex, p.subtask): p.metrics.full_bytes for p in completed[-1].acknowledged} if completed else {}
+
+
+def _number(metric: MetricReport) -> float:
+    numbers = [number for _, number in numbers_of(metric.name, metric.value)]
+    return numbers[-1] if numbers else 0.0

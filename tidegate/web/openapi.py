@@ -1,0 +1,88 @@
+"""The description of the REST calls in OpenAPI's format, made of the list of routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tidegate
+
+
+@dataclass(frozen=True)
+class Route:
+    method: str
+    path: str  # {name} stands for one part of it
+    name: str
+    summary: str
+    body: dict[str, Any] = field(default_factory=dict)  # the fields that its JSON may have, all optional, as schemas
+    content_type: str = "application/json"  # of the answer
+
+
+_PARAMETERS: dict[str, dict[str, Any]] = {
+    "job": {"schema": {"type": "string"}, "description": "The job's id."},
+    "vertex": {"schema": {"type": "integer", "minimum": 0}, "description": "Number of a vertex of the job."},
+    "checkpoint": {"schema": {"type": "integer", "minimum": 1}, "description": "Number of a checkpoint."},
+}
+_ERRORS = {
+    "400": "The request is wrong.",
+    "401": "The token is missing or wrong.",
+    "403": "The token allows only to look.",
+    "404": "There is no such thing.",
+    "409": "The job cannot do it now.",
+    "503": "Too many calls at once: try again.",
+}
+
+
+def describe(routes: Iterable[Route]) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for route in routes:
+        call: dict[str, Any] = {
+            "operationId": route.name,
+            "summary": route.summary,
+            "parameters": [
+                {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
+                for name in re.findall(r"\{(\w+)\}", route.path)
+            ],
+            "responses": {
+                "200": {"description": "Done.", "content": {route.content_type: {"schema": _schema(route)}}},
+                **{code: _error(text) for code, text in _ERRORS.items()},
+            },
+        }
+        if route.method == "POST":
+            call["requestBody"] = {
+                "required": False,
+                "content": {
+                    "application/json": {
+                        "schema": {"type": "object", "properties": route.body, "additionalProperties": False}
+                    }
+                },
+            }
+        paths.setdefault(route.path, {})[route.method.lower()] = call
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Tidegate", "version": tidegate.__version__, "license": {"name": "Apache-2.0"}},
+        "security": [{"token": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "tidegate_<port>"},
+            },
+            "schemas": {
+                "Error": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+            },
+        },
+    }
+
+
+def _schema(route: Route) -> dict[str, Any]:
+    return {"type": "object"} if route.content_type == "application/json" else {"type": "string"}
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {
+        "description": text,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
