@@ -15,6 +15,7 @@ from tidegate.protocol.messages import (
     SlotHeartbeat,
     SlotReady,
     SlotToMaster,
+    SlotWarning,
     TaskEndOfData,
     TaskFailed,
     WantCheckpoint,
@@ -33,7 +34,7 @@ class MessageCheck:
     def problem(self, message: SlotToMaster) -> str | None:
         """What the message names that this job does not have; None when all is well."""
         match message:
-            case SlotReady() | SlotHeartbeat() | SlotFinished() | WatermarkReport():
+            case SlotReady() | SlotHeartbeat() | SlotFinished() | WatermarkReport() | SlotWarning():
                 return None if 0 <= message.slot < self._slots else f"slot {message.slot}"
             case TaskEndOfData() | DeclineCheckpoint():
                 return self._task(message.vertex, message.subtask)

@@ -34,6 +34,7 @@ from tidegate.protocol.messages import (
     SlotHeartbeat,
     SlotReady,
     SlotToMaster,
+    SlotWarning,
     Start,
     TaskEndOfData,
     TaskFailed,
@@ -108,6 +109,10 @@ class Working(JobState):
                 self.gang.heard(message.slot, now_ms)
                 self.gang.report(message.slot, message.metrics, message.accumulators)
                 return self.on_slot_finished(message, now_ms)
+            case SlotWarning():
+                self.gang.heard(message.slot, now_ms)
+                self.job.out.log(logging.WARNING, message.text)
+                return self
             case TaskFailed():
                 return self.fail(message.failure, now_ms)
             case CollectChunk():

@@ -100,6 +100,16 @@ class WatermarkReport(Message, frozen=True):
     watermarks: dict[str, int]  # group -> the lowest watermark of its sources here
 
 
+class SlotWarning(Message, frozen=True):
+    """Something goes wrong in a slot that may still end well: for the driver's log, nothing follows from it."""
+
+    slot: SlotIndex
+    text: str
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "text", bounded(encodable(self.text), MAX_SUMMARY))
+
+
 class TaskFailed(Message, frozen=True):
     slot: SlotIndex
     failure: FailureInfo
@@ -221,6 +231,7 @@ SlotToMaster = (
     | TaskEndOfData
     | SlotFinished
     | WatermarkReport
+    | SlotWarning
     | TaskFailed
     | AckCheckpoint
     | DeclineCheckpoint

@@ -13,6 +13,7 @@ from tidegate.fault_tolerance.task_side import TaskModel, TaskSide
 from tidegate.graph.job_graph import JobEdge
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
+from tidegate.protocol.messages import SlotWarning
 from tidegate.state.backend import StateSource
 from tidegate.state.factory import KeyedBackends
 from tidegate.storage.handles import SlotRestore, TaskRestore
@@ -52,7 +53,13 @@ class SlotBuilder:
         self._channels = channels
         self._operator_made = host.operator_made
         results = JobManagerResults(attempt, host.send_to_master)
-        self._services = TaskServices(host.clock, host.run_async, host.run_coroutine, results, host.send_to_master)
+
+        def warn(text: str) -> None:
+            host.send_to_master(SlotWarning(attempt=attempt, slot=slot, text=text))
+
+        self._services = TaskServices(
+            host.clock, host.run_async, host.run_coroutine, results, warn, host.send_to_master
+        )
         self._model = pick_model(plan, host.trace if plan.settings.trace else None)
         storage = plan.storage
         increments = plan.settings.max_increments if storage is not None and storage.supports_increments else 0

@@ -8,10 +8,11 @@ import pytest
 from small_jobs import KEYS, MemorySink, counting, environment, ticks
 
 from tidegate.common.job_status import JobStatus
+from tidegate.common.metric_values import CounterValue, GaugeValue
 from tidegate.datastream import MapFunction
 from tidegate.datastream.connectors import CollectSink
 from tidegate.network.serialization import ROWS
-from tidegate.protocol.messages import AckCheckpoint
+from tidegate.protocol.messages import AckCheckpoint, SlotFinished
 from tidegate.storage.handles import FileRange, InlineBytes, KeyedSnapshot
 from tidegate.taskmanager import commit_retries
 from tidegate.testing.in_process_job import InProcessJob
@@ -236,4 +237,10 @@ def test_a_failed_commit_is_retried_with_growing_pauses(
             else:
                 assert status is JobStatus.FINISHED
                 assert sorted(MemorySink.committed) == [0, 1, 2, 3, 4]
+                metrics = {m.name: m.value for m in job.heard(SlotFinished)[0].metrics}
+                assert metrics["retriedCommittables"] == CounterValue(5 * retries)
+                assert metrics["pendingCommittables"] == GaugeValue(0.0)
+            warnings = [line for line in job.logged.splitlines() if "could not be committed in try" in line]
+            assert len(warnings) == retries
+            assert f"(subtask 0): 5 committables could not be committed in try 1 of {retries + 1}" in warnings[0]
         assert pauses == [backoff * 2**n / 1000 for n in range(retries)]

@@ -11,7 +11,7 @@ from tidegate.common.errors import TidegateError
 from tidegate.common.ids import OperatorId
 from tidegate.graph.job_graph import JobGraph, OperatorNode
 from tidegate.graph.operator_specs import SinkSpec
-from tidegate.taskmanager.commit_retries import commit_with_retries
+from tidegate.taskmanager.commit_retries import FailedTry, commit_with_retries
 
 log = logging.getLogger("tidegate.batch")
 
@@ -41,8 +41,11 @@ def commit_all(
 
 
 def _commit(name: str, committer: Any, waiting: list[Any], retries: int, backoff_ms: float) -> None:
+    def warn(failed: FailedTry) -> None:
+        log.warning("operator '%s': %s", name, failed.describe())
+
     try:
-        left, last_error = commit_with_retries(committer, waiting, retries, backoff_ms)
+        left, last_error = commit_with_retries(committer, waiting, retries, backoff_ms, warn)
     finally:
         with contextlib.suppress(Exception):  # all is committed, or the error says what is not
             committer.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -44,6 +45,8 @@ from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.services import OperatorServices
 from tidegate.taskmanager.task_time import SavedTime, TaskTime
 from tidegate.taskmanager.user_report import UserReport
+
+log = logging.getLogger("tidegate.worker")
 
 SAVEPOINT_ID = CheckpointId(1)
 _POLL = 2048  # records that a source is asked for at once: with 8192 a batch no longer fits the processor's cache
@@ -80,7 +83,7 @@ class BatchTask:
         self._ends = [(o, self._end_series(p)) for o, p in zip(outputs, plan.outputs, strict=True)]
         self._contexts = OperatorContexts(
             TaskPlace(plan.job_id, plan.vertex, SubtaskIndex(subtask), AttemptNumber(attempt)),
-            OperatorServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self),
+            OperatorServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self, log.warning),
             KeyedBackends(kind, settings.rocksdb, 0, self._host.clock.now_ms),
             dataclasses.replace(settings, checkpointing=False),
         )

@@ -8,6 +8,7 @@ job fails, and recovers with the committables in its state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tidegate.common.errors import TidegateError
@@ -17,7 +18,7 @@ from tidegate.contracts.connectors import SinkContext
 from tidegate.contracts.functions import SinkFunction
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SinkSpec
-from tidegate.taskmanager.commit_retries import commit_with_retries
+from tidegate.taskmanager.commit_retries import FailedTry, commit_with_retries
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import FunctionOperator, Operator, bind
 from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables
@@ -46,6 +47,8 @@ class SinkOperator(Operator, HandsOverCommittables):
         self._waiting: list[tuple[CheckpointId, Any]] = []
         self._committing: int = 0  # how many of `_waiting`, from the front, are on the helper thread
         self._commit_up_to = CheckpointId(0)  # the highest checkpoint known to be complete
+        self._retried = context.metrics.counter("retriedCommittables")  # the names are Flink's
+        context.metrics.gauge("pendingCommittables", lambda: len(self._waiting))
 
     def open(self) -> None:
         c = self.context
@@ -153,9 +156,14 @@ class SinkOperator(Operator, HandsOverCommittables):
         self._committing = len(ready)
         settings, committer = self.context.settings, self._committer
         self.context.run_async(
-            lambda: _commit(committer, ready, settings.commit_retries, settings.commit_backoff_ms),
+            lambda: _commit(committer, ready, settings.commit_retries, settings.commit_backoff_ms, self._on_failed_try),
             self._commit_done,
         )
+
+    def _on_failed_try(self, failed: FailedTry) -> None:
+        """On the helper thread: there is one at a time, and the counter is changed nowhere else."""
+        self._retried.inc(failed.left)
+        self.context.warn(f"operator '{self.name}' (subtask {self.context.subtask}): {failed.describe()}")
 
     def _commit_done(self, result: Any, error: BaseException | None) -> None:
         if error is not None:
@@ -174,8 +182,14 @@ class SinkOperator(Operator, HandsOverCommittables):
         self._writer = self._committer = None
 
 
-def _commit(committer: Any, committables: list[Any], retries: int, backoff_ms: float) -> None:
-    left, last_error = commit_with_retries(committer, committables, retries, backoff_ms)
+def _commit(
+    committer: Any,
+    committables: list[Any],
+    retries: int,
+    backoff_ms: float,
+    on_failed_try: Callable[[FailedTry], None],
+) -> None:
+    left, last_error = commit_with_retries(committer, committables, retries, backoff_ms, on_failed_try)
     if left:
         raise CommitFailedError(
             f"{len(left)} committables could not be committed in {retries + 1} tries; they stay in the checkpoint and "
