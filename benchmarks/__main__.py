@@ -21,6 +21,7 @@ ALL = (
     "windows",
     "batch",
     "connectors",
+    "control_plane",
 )
 
 
