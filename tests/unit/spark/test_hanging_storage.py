@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.taskmanager.slot_harness import graph_of
 from tests.unit.taskmanager.small_jobs import environment, ticks
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import JobCancelledError
@@ -22,6 +21,7 @@ from tidegate.spark.streaming import job_manager
 from tidegate.spark.streaming.job_manager import JobManager
 from tidegate.spark.streaming.worker import SlotLaunch, run_partition
 from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.testing.in_process_job import graph_of
 
 
 class ThreadGang:

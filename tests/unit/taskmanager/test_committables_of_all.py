@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slot_harness import InProcessJob
 from small_jobs import environment, ticks
 
 from tidegate.common.errors import JobGraphError
@@ -14,6 +13,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.contracts.driver_side import DriverSide
 from tidegate.datastream.connectors.base import Committer, Sink, SinkContext, SinkWriter
 from tidegate.graph.driver_sides import StartingJob
+from tidegate.testing.in_process_job import InProcessJob
 
 
 class Seen:
