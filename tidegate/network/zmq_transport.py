@@ -22,6 +22,16 @@ from tidegate.network.wire import Frame, FrameError, decode, encode_header
 
 _ZAP_DOMAIN = "tidegate"
 _MAX_FRAMES_PER_RECEIVE = 256
+_MAX_SOCKETS = 16_384  # three for each peer (one to send on, two to watch it): ZeroMQ's own default is enough for 340
+HANDSHAKE_MS = 3_000  # for a connection to authenticate: until then anybody may have made it
+_BACKLOG = 256  # all slots of a gang connect at once
+
+
+def new_context() -> zmq.Context[Any]:
+    """A context for all sockets of one process."""
+    context: zmq.Context[Any] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+    return context
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,10 @@ class JobKeys:
         return JobKeys(server_public, server_secret, client_public, client_secret)
 
     def secure_server(self, socket: Any) -> None:
-        """Must be called before bind; the socket's context needs an `authenticate` first."""
+        """Must be called before bind; the socket's context needs an `authenticate` first. Connections that do not
+        authenticate in time are dropped: each takes a file descriptor."""
+        socket.handshake_ivl = HANDSHAKE_MS
+        socket.backlog = _BACKLOG
         socket.curve_server = True
         socket.curve_secretkey = self.server_secret
         socket.curve_publickey = self.server_public

@@ -12,6 +12,7 @@ from typing import Any
 import zmq
 from pyspark.sql import SparkSession
 
+from tidegate.common.file_limits import raise_file_limit
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_id import JobID
 from tidegate.jobmanager.carrier import InstructionCarrier
@@ -20,7 +21,7 @@ from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.preparation import PreparedJob
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.jobmanager.storage_work import StorageWork
-from tidegate.network.zmq_transport import JobKeys, authenticate
+from tidegate.network.zmq_transport import JobKeys, authenticate, new_context
 from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_slot, encode
 from tidegate.protocol.instructions import (
     CancelGang,
@@ -105,7 +106,8 @@ class JobManager(InstructionCarrier):
         return self._master
 
     def start(self) -> None:
-        self._context: zmq.Context[Any] = zmq.Context()
+        raise_file_limit()
+        self._context: zmq.Context[Any] = new_context()
         self._authenticator = authenticate(self._context, self._keys)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.SNDHWM, 0)

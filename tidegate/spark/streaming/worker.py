@@ -22,9 +22,10 @@ from typing import Any
 import msgspec
 import zmq
 
+from tidegate.common.file_limits import raise_file_limit
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.transport import ConnectionLostError
-from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate
+from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate, new_context
 from tidegate.protocol.messages import Deploy, Leave, MasterToSlot, Message, Register, TaskFailed
 from tidegate.spark.code_bundle import CodeBundle, install
 from tidegate.spark.event_loop import EventLoop
@@ -79,7 +80,8 @@ class SlotWorker:
 
     def run(self) -> None:
         launch = self._launch
-        context = zmq.Context()
+        raise_file_limit()
+        context = new_context()
         authenticator = authenticate(context, launch.keys)
         self.transport = ZmqTransport(context, launch.keys, _own_address(launch.control_address), launch.attempt)
         self.transport.poller.register(self._waker.fileno(), zmq.POLLIN)

@@ -1,0 +1,96 @@
+"""Connections that never authenticate: they are dropped after a moment, and leave room for those that do."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from tidegate.network import zmq_transport
+from tidegate.network.zmq_transport import JobKeys, authenticate, new_context
+
+SERVER = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))
+import zmq
+from tidegate.common.file_limits import raise_file_limit
+from tidegate.network import zmq_transport
+from tidegate.network.zmq_transport import JobKeys, authenticate, new_context
+raise_file_limit()
+zmq_transport.HANDSHAKE_MS = 60_000  # only the limit helps here
+keys = JobKeys(*[part.encode() for part in sys.argv[1:5]])
+context = new_context()
+authenticator = authenticate(context, keys)
+router = context.socket(zmq.ROUTER)
+keys.secure_server(router)
+print(router.bind_to_random_port("tcp://127.0.0.1"), flush=True)
+while True:
+    router.send_multipart(router.recv_multipart())
+"""
+
+
+@pytest.fixture
+def keys() -> JobKeys:
+    return JobKeys.generate()
+
+
+@pytest.fixture
+def port(keys: JobKeys) -> Iterator[int]:
+    parts = [keys.server_public, keys.server_secret, keys.client_public, keys.client_secret]
+    command = [sys.executable, "-c", SERVER, *[part.decode() for part in parts]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.kill()
+
+
+def echoed(port: int, keys: JobKeys) -> bool:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        keys.secure_client(dealer)
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        dealer.send(b"hello")
+        return bool(dealer.poll(5_000)) and dealer.recv() == b"hello"
+
+
+def test_half_open_connections_beyond_the_usual_limit_do_not_keep_a_worker_out(port: int, keys: JobKeys) -> None:
+    strangers = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(400)]
+    assert echoed(port, keys)
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_connection_that_does_not_authenticate_is_dropped_in_time(
+    keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert zmq_transport.HANDSHAKE_MS <= 5_000
+    monkeypatch.setattr(zmq_transport, "HANDSHAKE_MS", 300)
+    context: zmq.Context[Any] = new_context()
+    authenticator = authenticate(context, keys)
+    router = context.socket(zmq.ROUTER)
+    keys.secure_server(router)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    before = len(os.listdir("/proc/self/fd"))
+    strangers = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(20)]
+    began = time.monotonic()
+    for stranger in strangers:
+        while stranger.recv(100):  # ZeroMQ's greeting, then the end
+            pass
+        stranger.close()
+    assert time.monotonic() - began < 4
+    assert len(os.listdir("/proc/self/fd")) <= before
+    authenticator.stop()
+    context.destroy(linger=0)
+
+
+def test_a_slot_can_have_more_peers_than_zeromq_allows_by_default() -> None:
+    context = new_context()
+    assert context.get(zmq.MAX_SOCKETS) >= 3 * 5_000  # a peer takes three: one to send on, two to watch it
+    context.destroy(linger=0)
