@@ -29,7 +29,12 @@ log = logging.getLogger("tidegate.rest")
 
 _EVENT_S = 1.0
 _KEEP_ALIVE_S = 10.0
-_STATIC: dict[str, tuple[str, str]] = {}  # path -> file of the page, content type
+_SCRIPT = "text/javascript; charset=utf-8"
+_STATIC = {  # the page: path -> file, content type
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("app", "dom", "graph", "views")},
+}
 _SESSIONS = (("POST", "/v1/login"), ("POST", "/v1/logout"))
 JSON = "application/json"
 

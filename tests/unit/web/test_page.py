@@ -1,0 +1,224 @@
+"""The page in a browser: each view, names with markup, live changes, buttons with their question, the keyboard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.unit.web.web_kit import MARKUP, FakeJobs, sample_view
+from tidegate.web.rest import RestServer
+
+pytestmark = pytest.mark.timeout(180)
+
+STATIC = Path(__file__).parents[3] / "tidegate" / "web" / "static"
+
+
+class Page:
+    def __init__(self, browser: Any, url: str, rest: RestServer, jobs: FakeJobs) -> None:
+        self.browser, self.url, self.rest, self.jobs = browser, url, rest, jobs
+
+    def open(self, token: str | None = None) -> None:
+        """Log in with a token in the address, as `tidegate ui` prints it."""
+        self.browser.get("about:blank")
+        self.browser.get(f"{self.url}/#token={token or self.rest.token}")
+        self.wait(lambda: "Jobs" in self.text)
+
+    @property
+    def text(self) -> str:
+        return str(self.browser.execute_script("return document.body.innerText"))
+
+    def wait(self, what: Callable[[], Any], within_s: float = 20.0) -> Any:
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"it did not come; the page says: {self.text}")
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def key(self, key: str) -> Any:
+        return self.wait(lambda: self.all(f'[data-key="{key}"]'))[0]
+
+    def press(self, key: str) -> None:
+        self.script("document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))", key)
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        return self.browser.execute_script(code, *arguments)
+
+    def tab(self, name: str) -> None:
+        self.wait(lambda: self.all(f'[data-key="tab-{name}"]'))
+        self.press(f'[data-key="tab-{name}"]')
+
+    def to_job(self) -> None:
+        job = self.jobs.shown.job_id
+        self.wait(lambda: self.all(f'[data-key="job-{job}"]'))
+        self.press(f'[data-key="job-{job}"]')
+        self.wait(lambda: self.all("svg.graph .vertex"))
+
+    @property
+    def complaints(self) -> list[str]:
+        return [e["message"] for e in self.browser.get_log("browser") if e["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    jobs = FakeJobs(sample_view())
+    rest = RestServer(jobs)
+    found = Page(browser, rest.start(), rest, jobs)
+    browser.get_log("browser")
+    yield found
+    browser.get("about:blank")
+    rest.close()
+
+
+def test_the_first_load_is_small_and_asks_no_other_host() -> None:
+    files = list(STATIC.iterdir())
+    assert sum(file.stat().st_size for file in files) < 300_000
+    for file in files:
+        text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "innerHTML" not in text.replace("no innerHTML anywhere", "")
+
+
+def test_the_page_asks_for_a_token_and_keeps_none_where_scripts_can_read_it(page: Page) -> None:
+    page.browser.get(f"{page.url}/")
+    field = page.wait(lambda: page.all("#token"))[0]
+    field.send_keys("wrong\n")
+    page.wait(lambda: "not the token" in page.text)
+    page.all("#token")[0].clear()
+    page.all("#token")[0].send_keys(page.rest.token + "\n")
+    page.wait(lambda: "Jobs" in page.text)
+    assert page.script("return document.cookie") == ""
+    assert page.script("return Object.keys(localStorage).length + Object.keys(sessionStorage).length") == 0
+    page.open()
+    assert page.rest.token not in page.script("return location.href")
+    page.press("#logout")
+    page.wait(lambda: page.all("#token"))
+
+
+def test_jobs_and_the_graph_with_names_that_are_markup(page: Page) -> None:
+    page.open()
+    page.wait(lambda: MARKUP in page.text)
+    assert "RUNNING" in page.text
+    page.to_job()
+    assert page.script("return document.title").startswith(MARKUP)
+    assert len(page.all("svg.graph .vertex")) == 2
+    assert "hash" in page.script("return document.querySelector('svg.graph').textContent")
+    assert len(page.all("main script")) == 0
+    page.press('[data-key="vertex-1"]')
+    page.wait(lambda: page.all("section[aria-label=subtasks] tbody tr"))
+    assert "here:100" in page.text
+    assert "parser.seen" in page.text
+    assert page.complaints == []
+
+
+def test_checkpoints_with_a_plot_and_the_details_of_one(page: Page) -> None:
+    page.open()
+    page.to_job()
+    page.tab("checkpoints")
+    page.wait(lambda: page.all("svg.plot .time"))
+    last = page.jobs.shown.checkpoints.history[-2].checkpoint_id
+    page.press(f'[data-key="cp-{last}"]')
+    page.wait(lambda: page.all("section[aria-label=checkpoint] tbody tr"))
+    assert "min / median / max" in page.text
+    assert "Restores" in page.text
+    assert page.complaints == []
+
+
+def test_failures_and_the_configuration(page: Page) -> None:
+    page.open()
+    page.to_job()
+    page.tab("failures")
+    page.wait(lambda: "ValueError" in page.text)
+    assert f"{MARKUP} in a record" in page.text
+    assert "down for" in page.text
+    page.tab("config")
+    page.wait(lambda: "execution.checkpointing.interval" in page.text)
+    assert "******" in page.text
+    assert "hunter2" not in page.text
+    assert page.complaints == []
+
+
+def test_a_change_of_the_job_is_seen_live_and_its_end_too(page: Page) -> None:
+    page.open()
+    page.to_job()
+    page.jobs.shown = msgspec.structs.replace(page.jobs.shown, status_name="RESTARTING", attempt=7)
+    page.wait(lambda: "RESTARTING" in page.text)
+    ended = page.jobs.shown.started_ms + 60_000
+    page.jobs.shown = msgspec.structs.replace(page.jobs.shown, status_name="FINISHED", ended_ms=ended)
+    page.wait(lambda: "the job has ended" in page.text)
+    assert "FINISHED" in page.text
+    assert page.all('[data-key="cancel"]') == []
+
+
+def test_buttons_ask_first(page: Page) -> None:
+    page.open()
+    page.to_job()
+    page.key("savepoint").click()
+    page.wait(lambda: page.all("#question[open]"))
+    assert f"Take a savepoint of {MARKUP}?" in page.text
+    page.all("#question-no")[0].click()
+    page.wait(lambda: not page.all("#question[open]"))
+    assert page.jobs.calls == []
+    page.press('[data-key="savepoint"]')
+    page.all("#folder")[0].send_keys("/there")
+    page.all("#question-yes")[0].click()
+    page.wait(lambda: "/there/savepoint-1" in page.text)
+    assert page.jobs.calls == [("savepoint", "/there")]
+    page.press('[data-key="savepoint"]')
+    page.all("#question-yes")[0].click()
+    page.wait(lambda: "no folder was given" in page.text)  # what the job refuses is told
+    page.jobs.over.set()
+    page.press('[data-key="cancel"]')
+    page.all("#question-yes")[0].click()
+    page.wait(lambda: "The job is CANCELED" in page.text)
+
+
+def test_who_may_only_look_has_no_buttons(page: Page) -> None:
+    page.open(page.rest.gate.read_token)
+    page.to_job()
+    assert page.all('[data-key="savepoint"]') == []
+    assert page.all('[data-key="cancel"]') == []
+
+
+def test_the_keyboard_opens_a_vertex_and_keeps_its_place(page: Page) -> None:
+    page.open()
+    page.to_job()
+    page.script("document.querySelector('[data-key=\"vertex-0\"]').focus()")
+    page.browser.switch_to.active_element.send_keys("\n")
+    page.wait(lambda: page.all("section[aria-label=subtasks]"))
+    assert page.script("return document.activeElement.dataset.key") == "vertex-0"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_on_a_phone_in_light_and_dark(page: Page, scheme: str) -> None:
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.open()
+        page.to_job()
+        assert page.script("return document.documentElement.scrollWidth") <= 390
+        back = page.script("return getComputedStyle(document.body).backgroundColor")
+        assert (back == "rgb(16, 22, 29)") == (scheme == "dark")
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_64_subtasks_are_shown(page: Page) -> None:
+    page.jobs.shown = sample_view("wide", 64)
+    page.open()
+    page.to_job()
+    page.press('[data-key="vertex-1"]')
+    page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 64)
