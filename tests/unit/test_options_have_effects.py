@@ -48,6 +48,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "pipeline.object-reuse": at(
         "unit/taskmanager/test_several_readers.py", "test_with_object_reuse_all_readers_get_the_same_objects"
     ),
+    "tidegate.debug.check-mutations": at(
+        "unit/taskmanager/test_mutation_checks.py", "test_off_it_is_silent_and_nothing_is_wrapped"
+    ),
     "pipeline.auto-watermark-interval": at(
         "unit/taskmanager/test_watermarks_in_jobs.py", "test_the_interval_decides_how_often_time_is_told"
     ),

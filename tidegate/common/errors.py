@@ -15,6 +15,14 @@ class ConfigurationError(TidegateError, ValueError):
     """A setting or argument is wrong; the message names it and says what is allowed."""
 
 
+class MutationError(ConfigurationError):
+    """User code has changed state in place and not written it back (`tidegate.debug.check-mutations`)."""
+
+
+class MutatedInputWarning(UserWarning):
+    """User code changes the records that it is given in place (`tidegate.debug.check-mutations`)."""
+
+
 class JobGraphError(TidegateError):
     """The program cannot be turned into a job (empty graph, duplicate uid, wrong parallelism, ...)."""
 

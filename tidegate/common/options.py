@@ -518,6 +518,14 @@ CHECKPOINT_TRACE = ConfigOption(
     False,
     "Print every barrier, alignment and snapshot, for learning and debugging.",
 )
+CHECK_MUTATIONS = ConfigOption(
+    "tidegate.debug.check-mutations",
+    _BOOLEAN,
+    False,
+    "For debugging: fail when a function changes state in place without writing it back, naming operator, state and "
+    "key, and warn when it changes the records that it is given. On in tidegate.testing unless the configuration says "
+    "otherwise. Every object is pickled before and after, so it is slow; off, it costs nothing.",
+)
 CHECKPOINT_MAX_INCREMENTS = ConfigOption(
     "tidegate.checkpoint.max-increments",
     _INTEGER,

@@ -110,6 +110,7 @@ def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettin
         leave_grace_ms=options.read(configuration, options.CANCELLATION_TIMEOUT),
         watermark_interval_ms=options.read(configuration, options.AUTO_WATERMARK_INTERVAL),
         object_reuse=options.read(configuration, options.OBJECT_REUSE),
+        check_mutations=options.read(configuration, options.CHECK_MUTATIONS),
         job_parameters=dict(options.read(configuration, options.GLOBAL_JOB_PARAMETERS) or {}),
         class_mapping=dict(options.read(configuration, options.STATE_CLASS_MAPPING) or {}),
     )

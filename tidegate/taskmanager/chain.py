@@ -12,6 +12,7 @@ from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
 from tidegate.taskmanager.copying import copying
 from tidegate.taskmanager.edge_output import EdgeOutput
+from tidegate.taskmanager.mutation_checks import check_mutations
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import Emit, Operator, discard
 from tidegate.taskmanager.operators.factory import make_operator
@@ -31,6 +32,8 @@ class OperatorChain:
         """`made` is told of each operator before it is wired to the others."""
         self.operators = [make_operator(make_context(i)) for i in range(len(vertex.operators))]
         for operator in self.operators:
+            if operator.context.settings.check_mutations:
+                check_mutations(operator)
             made(operator)
         self.head = self.operators[0]
         for i, operator in enumerate(self.operators):

@@ -30,6 +30,7 @@ class RuntimeSettings:
     leave_grace_ms: float = 1000.0  # a task that does not leave within this is ended with its process; 0: never
     watermark_interval_ms: float = 200.0  # 0: no periodic watermarks
     object_reuse: bool = False  # True: all readers of a stream get the same objects
+    check_mutations: bool = False  # debug mode: notice what user code changes in place
     job_parameters: dict[str, str] = field(default_factory=dict)
     class_mapping: dict[str, str] = field(default_factory=dict)  # old to new names of classes in stored state
     cached_files: dict[str, str] = field(default_factory=dict)  # name -> path in the worker

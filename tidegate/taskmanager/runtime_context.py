@@ -101,13 +101,12 @@ class OperatorRuntimeContext(CheckedStates, RuntimeContext):
         return files[name]
 
     def _keyed_state(self, descriptor: Any) -> Any:
-        backend = self._context.keyed
-        if backend is None:
+        if self._context.keyed is None:
             raise ConfigurationError(
                 f"keyed state '{descriptor.get_name()}' is only available on a keyed stream: "
                 f"call key_by() before operator '{self._context.node.name}'"
             )
-        return backend.get_state(descriptor)
+        return self._context.keyed_state(descriptor)
 
 
 class InitializationContext(FunctionInitializationContext):

@@ -80,7 +80,10 @@ class InProcessJob(InstructionCarrier):
         self.graph = graph_of(env)
         self.clock = ManualClock()
         self.faults = FaultPlan(faults)
-        self.prepared: PreparedJob = prepare_job(self.graph, Configuration(env._configuration))
+        configuration = Configuration(env._configuration)
+        if not configuration.contains_key(options.CHECK_MUTATIONS.key):
+            configuration.set(options.CHECK_MUTATIONS, True)
+        self.prepared: PreparedJob = prepare_job(self.graph, configuration)
         self.master = self.prepared.master
         self.slots: list[InProcessSlot] = []
         self.to_master: deque[Message] = deque()

@@ -226,7 +226,7 @@ class ReduceOperator(KeyedOperator):
 
     def open(self) -> None:
         super().open()
-        self._state = self.backend.get_state(ValueStateDescriptor(self.STATE_NAME, self.node.output_type))
+        self._state = self.context.keyed_state(ValueStateDescriptor(self.STATE_NAME, self.node.output_type))
 
     def process(self, batch: RecordBatch) -> None:
         reduce, backend, select = self._reduce, self.backend, self.selectors[0]

@@ -210,10 +210,10 @@ class WindowStateStore(CheckedStates):
     PREFIX = "_window_state/"
 
     def __init__(self, operator: BaseWindowOperator) -> None:
-        self._backend = operator.backend
+        self._context = operator.context
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
-        return self._backend.get_state(renamed(descriptor, self.PREFIX), namespaced=True)
+        return self._context.keyed_state(renamed(descriptor, self.PREFIX), namespaced=True)
 
 
 def renamed(descriptor: StateDescriptor, prefix: str) -> StateDescriptor:
