@@ -177,6 +177,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
 ACCEPTED_WITHOUT_EFFECT = {  # key -> why; the page says so too
     "state.changelog.enabled": "checkpoints are incremental in both backends",
     "pipeline.jars": "connectors are Python",
+    "pipeline.closure-cleaner-level": "functions are pickled with what they refer to, and nothing else",
     "pipeline.classpaths": "connectors are Python",
     "execution.checkpointing.unaligned.forced": "no edge is left out of unaligned checkpoints",
     "task.cancellation.interval": "a task is told to leave once, and killed when it does not",

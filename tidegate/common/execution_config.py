@@ -20,6 +20,8 @@ class ExecutionConfig:
 
     PARALLELISM_DEFAULT = -1
     """What `get_max_parallelism` gives when none is set."""
+    PARALLELISM_UNKNOWN = -2
+    """Flink's mark of a parallelism that is not to be changed; nothing here gives or takes it."""
 
     def __init__(self, configuration: Configuration | None = None) -> None:
         self._configuration = Configuration() if configuration is None else configuration
@@ -72,6 +74,17 @@ class ExecutionConfig:
     def is_object_reuse_enabled(self) -> bool:
         return bool(self._get(options.OBJECT_REUSE))
 
+    def enable_closure_cleaner(self) -> ExecutionConfig:
+        """Without effect: functions are pickled with what they refer to, and nothing else."""
+        return self._set(options.CLOSURE_CLEANER, "RECURSIVE")
+
+    def disable_closure_cleaner(self) -> ExecutionConfig:
+        """Without effect, like `enable_closure_cleaner`."""
+        return self._set(options.CLOSURE_CLEANER, "NONE")
+
+    def is_closure_cleaner_enabled(self) -> bool:
+        return str(self._get(options.CLOSURE_CLEANER)) != "NONE"
+
     def enable_auto_generated_uids(self) -> ExecutionConfig:
         return self._set(options.AUTO_GENERATE_UIDS, True)
 
@@ -97,9 +110,35 @@ class ExecutionConfig:
             raise ConfigurationError(f"Global job parameters are a dict, got {global_job_parameters_dict!r}.")
         return self._set(options.GLOBAL_JOB_PARAMETERS, dict(global_job_parameters_dict))
 
+    def __eq__(self, other: object) -> bool:
+        """The same settings, whether they were set or are the defaults."""
+        return isinstance(other, ExecutionConfig) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(repr(self._identity()))
+
+    def _identity(self) -> list[Any]:
+        return [self._get(option) for option in _SETTINGS]
+
     def _get(self, option: ConfigOption) -> Any:
         return options.read(self._configuration, option)
 
     def _set(self, option: ConfigOption, value: Any) -> ExecutionConfig:
         self._configuration.set(option, value)
         return self
+
+
+_SETTINGS = (
+    options.PARALLELISM,
+    options.MAX_PARALLELISM,
+    options.AUTO_WATERMARK_INTERVAL,
+    options.LATENCY_TRACKING_INTERVAL,
+    options.CANCELLATION_INTERVAL,
+    options.CANCELLATION_TIMEOUT,
+    options.OBJECT_REUSE,
+    options.CLOSURE_CLEANER,
+    options.AUTO_GENERATE_UIDS,
+    options.SNAPSHOT_COMPRESSION,
+    options.GLOBAL_JOB_PARAMETERS,
+)
+"""What an ExecutionConfig is about."""

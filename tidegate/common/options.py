@@ -57,6 +57,13 @@ OBJECT_REUSE = ConfigOption(
     "Give the same objects to all readers of a stream. false: a stream that several operators read gives each of them "
     "records of its own, when they can be changed at all, so that no reader sees what another does to them.",
 )
+CLOSURE_CLEANER = ConfigOption(
+    "pipeline.closure-cleaner-level",
+    _ENUM,
+    "RECURSIVE",
+    "Accepted without effect: functions are pickled with what they refer to, and nothing else.",
+    choices=("NONE", "TOP_LEVEL", "RECURSIVE"),
+)
 AUTO_GENERATE_UIDS = ConfigOption(
     "pipeline.auto-generate-uids",
     _BOOLEAN,
@@ -448,9 +455,10 @@ CANCELLATION_INTERVAL = ConfigOption(
 CANCELLATION_TIMEOUT = ConfigOption(
     "task.cancellation.timeout",
     _DURATION,
-    1_000,
+    180_000,
     "A task that has not left this long after it was told to has its worker killed. 0: never, a restart waits until it "
-    "has left. (Flink's default is 3 min; here it is part of the downtime of a recovery.)",
+    "has left. The default is what Flink shows; as long as nothing is set, a worker is killed after 1 s, since that is "
+    "part of the downtime of a recovery.",
     minimum=0,
 )
 LATENCY_TRACKING_INTERVAL = ConfigOption(

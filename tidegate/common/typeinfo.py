@@ -239,7 +239,7 @@ class TupleTypeInfo(_FieldsTypeInfo):
         return conversion.to_tuple(str(self), [t.conversion() for t in self._field_types])
 
     def __str__(self) -> str:
-        return f"Tuple{len(self._field_types)}<{', '.join(map(str, self._field_types))}>"
+        return f"TupleTypeInfo({', '.join(map(str, self._field_types))})"
 
 
 class RowTypeInfo(_FieldsTypeInfo):
@@ -297,7 +297,7 @@ class RowTypeInfo(_FieldsTypeInfo):
 
     def __str__(self) -> str:
         fields = ", ".join(f"{n}: {t}" for n, t in zip(self._field_names, self._field_types, strict=True))
-        return f"Row({fields})"
+        return f"RowTypeInfo({fields})"
 
 
 class Types:

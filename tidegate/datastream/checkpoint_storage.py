@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 from pathlib import PurePath
 
 from tidegate.common import options
@@ -91,11 +92,29 @@ class FileSystemCheckpointStorage(CheckpointStorage):
 
 
 def checked_uri(path: object, where: str) -> str:
-    """A folder as text: a URI, or a path of the local machine."""
+    """A folder as text: a URI, or a path of the local machine, without what a path does not need (`a//b/` is `a/b`), as
+    Flink shows it."""
     if isinstance(path, PurePath):
         path = str(path)
     if not isinstance(path, str):
         raise TypeError(f"{where}: the folder has to be a URI or a path, got {type(path).__name__}: {path!r}")
     if not path.strip():
         raise ConfigurationError(f"{where}: the folder is empty; give a URI such as file:///data/checkpoints")
-    return path
+    root, slashes, rest = path.partition("://")
+    if not slashes:
+        return _tidy(path)
+    authority, _, inside = rest.partition("/")
+    return f"{root}://{authority}{_tidy('/' + inside) if inside or not authority else ''}"
+
+
+def local_path(path: object, where: str) -> str:
+    """A folder of the local machine: of a `file:` URI the path alone."""
+    uri = checked_uri(path, where)
+    if not uri.startswith("file:"):
+        return uri
+    rest = uri.removeprefix("file:")
+    return "/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest
+
+
+def _tidy(path: str) -> str:
+    return re.sub("//+", "/", path).rstrip("/") or "/"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tidegate.common.errors import ConfigurationError
 from tidegate.contracts.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -17,6 +18,7 @@ from tidegate.contracts.functions import (
 from tidegate.datastream import aggregations
 from tidegate.datastream.arguments import checked_function
 from tidegate.datastream.stream import DataStream
+from tidegate.graph.job_graph import PartitionSpec
 from tidegate.graph.operator_specs import KeyedMapSpec, KeyedProcessSpec, OperatorSpec, ReduceSpec
 from tidegate.graph.transformations import PartitionTransformation
 
@@ -102,6 +104,13 @@ class KeyedStream(DataStream):
         if slide == 0:
             return self.window(CountTumblingWindowAssigner(size))
         return self.window(CountSlidingWindowAssigner(size, slide))
+
+    def _partitioned(self, partition: PartitionSpec) -> DataStream:
+        """shuffle, rebalance, rescale, forward, broadcast, partition_custom, global_"""
+        raise ConfigurationError(
+            "Cannot override partitioning for KeyedStream. Its records are where their keys belong: call "
+            f"{partition.kind.name.lower()}() on the stream before key_by(), or on the result of a function."
+        )
 
     def _aggregate(
         self, method: str, aggregation: Callable[[int | str], Callable[[Any, Any], Any]], position: Any

@@ -170,10 +170,26 @@ class SlotSharingGroup:
             return self
 
         def set_external_resource(self, name: str, value: float) -> SlotSharingGroup.Builder:
+            if value <= 0:
+                raise ConfigurationError(
+                    f"slot sharing group '{self._name}': the external resource '{name}' must be > 0, got {value}"
+                )
             self._external[name] = value
             return self
 
         def build(self) -> SlotSharingGroup:
+            """As in Flink: a group asks for nothing, or at least for cpu cores and heap memory, neither of them 0."""
+            where = f"slot sharing group '{self._name}'"
+            asked = (self._cpu_cores, self._heap, self._off_heap, self._managed)
+            if any(part is not None for part in asked) or self._external:
+                if self._cpu_cores is None or self._heap is None:
+                    missing = "cpu cores" if self._cpu_cores is None else "task heap memory"
+                    raise ConfigurationError(
+                        f"{where}: {missing} are missing; a group that asks for resources has to ask for cpu cores and "
+                        "task heap memory"
+                    )
+                if self._heap.get_bytes() == 0:
+                    raise ConfigurationError(f"{where}: the task heap memory has to be > 0")
             return SlotSharingGroup(
                 self._name, self._cpu_cores, self._heap, self._off_heap, self._managed, self._external
             )

@@ -13,6 +13,7 @@ from tidegate.datastream.checkpoint_storage import (
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
     checked_uri,
+    local_path,
 )
 
 
@@ -127,7 +128,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def set_db_storage_paths(self, *paths: str) -> None:
         """Folders on the workers' local disks."""
-        self._db_storage_paths = [checked_uri(path, "set_db_storage_paths") for path in paths] or None
+        self._db_storage_paths = [local_path(path, "set_db_storage_paths") for path in paths] or None
 
     def get_db_storage_paths(self) -> list[str] | None:
         return None if self._db_storage_paths is None else list(self._db_storage_paths)

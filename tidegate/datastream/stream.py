@@ -280,7 +280,7 @@ class DataStream(OperatorSettings):
         keeps that state in every subtask."""
         from tidegate.datastream.broadcast_streams import BroadcastStream
 
-        stream = _without_keys(self)._partitioned(PartitionSpec(PartitionKind.BROADCAST))
+        stream = self._partitioned(PartitionSpec(PartitionKind.BROADCAST))
         if broadcast_state_descriptor is None:
             return stream
         return BroadcastStream(stream, broadcast_state_descriptor, *other_broadcast_state_descriptors)

@@ -10,6 +10,7 @@ from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
 
 _SELF_KILL_MS = 1_500.0
+_QUICK_LEAVE_MS = 1_000.0
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,16 @@ class JobSettings:
             heartbeat_interval_ms=options.read(configuration, options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_ms=options.read(configuration, options.HEARTBEAT_TIMEOUT),
             start_timeout_ms=options.read(configuration, options.SLOT_START_TIMEOUT),
-            leave_grace_ms=_leave_grace(options.read(configuration, options.CANCELLATION_TIMEOUT)),
+            leave_grace_ms=_leave_grace(cancellation_timeout_ms(configuration)),
             allow_non_restored_state=options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE),
         )
+
+
+def cancellation_timeout_ms(configuration: Configuration) -> float:
+    """How long a task may take to leave. Flink's default of three minutes would be downtime."""
+    if not configuration.contains(options.CANCELLATION_TIMEOUT):
+        return _QUICK_LEAVE_MS
+    return float(options.read(configuration, options.CANCELLATION_TIMEOUT))
 
 
 def _leave_grace(cancellation_timeout_ms: float) -> float:

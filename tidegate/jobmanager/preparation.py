@@ -21,7 +21,7 @@ from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
 from tidegate.jobmanager.job_master import JobMaster
-from tidegate.jobmanager.job_settings import JobSettings
+from tidegate.jobmanager.job_settings import JobSettings, cancellation_timeout_ms
 from tidegate.jobmanager.restart_strategies import make_restart_strategy
 from tidegate.jobmanager.state_assignment import StateAssigner, adopt_max_parallelism
 from tidegate.network.elements import Alignment
@@ -107,7 +107,7 @@ def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettin
         commit_backoff_ms=options.read(configuration, options.SINK_COMMIT_BACKOFF),
         heartbeat_interval_ms=options.read(configuration, options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_ms=options.read(configuration, options.HEARTBEAT_TIMEOUT),
-        leave_grace_ms=options.read(configuration, options.CANCELLATION_TIMEOUT),
+        leave_grace_ms=cancellation_timeout_ms(configuration),
         watermark_interval_ms=options.read(configuration, options.AUTO_WATERMARK_INTERVAL),
         object_reuse=options.read(configuration, options.OBJECT_REUSE),
         check_mutations=options.read(configuration, options.CHECK_MUTATIONS),

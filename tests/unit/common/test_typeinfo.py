@@ -72,9 +72,9 @@ def test_none_is_a_value_of_every_type(type_info: TypeInformation) -> None:
 
 
 def test_str() -> None:
-    assert str(Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])) == "Row(name: String, age: Integer)"
-    assert str(Types.ROW([Types.STRING()])) == "Row(f0: String)"
-    assert str(Types.TUPLE([Types.STRING(), Types.LONG()])) == "Tuple2<String, Long>"
+    assert str(Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])) == "RowTypeInfo(name: String, age: Integer)"
+    assert str(Types.ROW([Types.STRING()])) == "RowTypeInfo(f0: String)"
+    assert str(Types.TUPLE([Types.STRING(), Types.LONG()])) == "TupleTypeInfo(String, Long)"
     assert str(Types.MAP(Types.STRING(), Types.LIST(Types.DOUBLE()))) == "Map<String, List<Double>>"
     assert str(Types.PRIMITIVE_ARRAY(Types.INT())) == "integer[]"
     assert str(BasicTypeInfo.BIG_DEC_TYPE_INFO()) == "BigDecimal"
@@ -216,7 +216,7 @@ def test_the_error_names_the_type_the_field_and_the_value_shortened() -> None:
         convert(ROW_TYPE, ("x", "y" * 10_000))
     message = str(caught.value)
     assert message.startswith(
-        "In field 'age' of Row(name: String, age: Integer): Expected a value of type Integer, got str"
+        "In field 'age' of RowTypeInfo(name: String, age: Integer): Expected a value of type Integer, got str"
     )
     assert len(message) < 300
 
