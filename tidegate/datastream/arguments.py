@@ -161,3 +161,32 @@ def _callable_name(function: Any) -> str:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+_TABLES = {
+    "pyspark": "from_spark(df)",
+    "pandas": "from_collection(df.to_dict('records')), or df.itertuples(index=False)",
+    "polars": "from_collection(df.to_dicts())",
+    "pyarrow": "from_collection(table.to_pylist())",
+}
+
+
+def records_of_table(value: Any) -> str | None:
+    """How to get at the records of something that iterates over its columns, or not at all; None for everything
+    else."""
+    package = type(value).__module__.partition(".")[0]
+    tables = ("DataFrame", "Table", "RecordBatch", "LazyFrame")
+    return _TABLES.get(package) if type(value).__name__ in tables else None
+
+
+def checked_session(spark: Any) -> Any:
+    """A SparkSession or None. It is known by its name: the API does not import pyspark."""
+    if spark is None or any(kind.__name__ == "SparkSession" for kind in type(spark).__mro__):
+        return spark
+    if isinstance(spark, str):
+        raise TypeError(
+            f"get_execution_environment(spark): takes a SparkSession, got the string {spark!r}. For a session that is "
+            f"made for the job, leave it out and name the master in the configuration: "
+            f'Configuration.from_dict({{"spark.master": "{spark}"}})'
+        )
+    raise TypeError(f"get_execution_environment(spark): takes a SparkSession, got {type(spark).__name__}: {spark!r}")

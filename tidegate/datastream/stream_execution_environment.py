@@ -22,7 +22,14 @@ from tidegate.connectors.collection import CollectionSource
 from tidegate.connectors.source_function import SourceFunctionSource
 from tidegate.contracts.connectors import Source
 from tidegate.contracts.functions import CheckpointedFunction, SourceFunction
-from tidegate.datastream.arguments import checked_function, checked_int, checked_text, checked_type_info
+from tidegate.datastream.arguments import (
+    checked_function,
+    checked_int,
+    checked_session,
+    checked_text,
+    checked_type_info,
+    records_of_table,
+)
 from tidegate.datastream.checkpoint_config import CheckpointConfig
 from tidegate.datastream.checkpoint_storage import checked_uri
 from tidegate.datastream.checkpointing_mode import CheckpointingMode
@@ -68,7 +75,7 @@ class StreamExecutionEnvironment(WorkerSettings):
             self._configuration.set(options.PARALLELISM, self._default_local_parallelism)
         if configuration is not None:
             self._configuration.add_all(configuration)
-        self._spark = spark  # SparkSession, None: the active one, or a new one
+        self._spark = checked_session(spark)  # SparkSession, None: the active one, or a new one
         self._operators: list[OperatorTransformation] = []  # since the last execute, in the order of their making
         self._python_files: list[str] = []
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
@@ -274,6 +281,8 @@ class StreamExecutionEnvironment(WorkerSettings):
 
     def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
         """The elements of a collection, in order, by one subtask."""
+        if (instead := records_of_table(collection)) is not None:
+            raise TypeError(f"from_collection: takes records, got a {type(collection).__name__}; use {instead}")
         if isinstance(collection, (str, bytes)) or not isinstance(collection, Iterable):
             raise TypeError(
                 f"from_collection: takes a list or another iterable of records, got {type(collection).__name__}"

@@ -64,10 +64,16 @@ def _check(where: str, what: str, value: Any) -> None:
         story = f"{owner} holds {' -> '.join(path)}, of type {_type_name(culprit)}, which cannot be pickled ({reason})"
     else:
         story = f"{owner} (type {_type_name(culprit)}) cannot be pickled ({reason})"
-    raise SerializationError(f"{where} cannot be sent to the workers: {story}. {_advice(value)}") from error
+    raise SerializationError(f"{where} cannot be sent to the workers: {story}. {_advice(value, culprit)}") from error
 
 
-def _advice(value: Any) -> str:
+def _advice(value: Any, culprit: Any) -> str:
+    if _is_sparks(culprit):
+        return (
+            "Sessions, contexts and DataFrames of Spark live in the driver program only, functions run on the workers. "
+            "To read a DataFrame as a stream use env.from_spark(df); what a function needs of one, collect before "
+            "(rows = df.collect()) and let the function hold that; results become a DataFrame with stream.to_spark()."
+        )
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, functools.partial)):
         return (
             "Make the function a class (MapFunction, ProcessFunction, ...) and create the object in its open() method, "
@@ -89,6 +95,8 @@ def _culprit(value: Any) -> tuple[list[str], Any]:
     path: list[str] = []
     seen = {id(value)}
     for _ in range(_MAX_DEPTH):
+        if _is_sparks(value):
+            break  # what is inside of it would tell nobody anything
         for label, child in _children(value):
             if id(child) not in seen and _pickle_error(child) is not None:
                 seen.add(id(child))
@@ -98,6 +106,10 @@ def _culprit(value: Any) -> tuple[list[str], Any]:
         else:
             break
     return path, value
+
+
+def _is_sparks(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "pyspark"
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:

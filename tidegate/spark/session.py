@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ResourceError
+from tidegate.common.errors import ConfigurationError, ResourceError
 
 # A session of our own lets Spark report a lost worker at once instead of trying again by itself: the JobManager decides
 # what is restarted. Sessions that the user made keep their settings; a second try of Spark's is told to leave.
@@ -43,6 +43,12 @@ def obtain_session(
     `busy`: jobs of this program are running, so a session of ours that is too small must not be replaced."""
     global _ours
     if given is not None:
+        if given.sparkContext._jsc is None:
+            raise ConfigurationError(
+                "the SparkSession that get_execution_environment(spark=...) was given has been stopped. Make a new one "
+                "(SparkSession.builder.getOrCreate()) and a new environment with it; without the argument the "
+                "environment finds or makes a session by itself."
+            )
         use_own_python(given)
         return given
     with _lock:

@@ -132,6 +132,7 @@ class HashOutput(EdgeOutput[C]):
             try:
                 key = self._select(v)
             except Exception as wrong:
+                wrong.__context__ = None  # the same failure of the call before: one traceback is enough
                 self._fail("key_by()", wrong, v)
             try:
                 self._router[key]

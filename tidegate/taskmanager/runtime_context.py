@@ -18,6 +18,7 @@ from tidegate.contracts.functions import (
 from tidegate.contracts.state import FunctionInitializationContext, OperatorStateStore
 from tidegate.contracts.time_domain import TimeDomain
 from tidegate.contracts.timer_service import TimerService
+from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.taskmanager.checked_states import CheckedStates
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.timers import OperatorTimers
@@ -181,8 +182,13 @@ class KeyedTimerService(Clocks):
 def _checked(timestamp: Any) -> int:
     if type(timestamp) is not int:
         if isinstance(timestamp, float) and timestamp.is_integer():
-            return int(timestamp)
+            return _checked(int(timestamp))
         raise ConfigurationError(f"a timer is set with whole milliseconds since the epoch, not {timestamp!r}")
+    if not MIN_WATERMARK <= timestamp <= MAX_WATERMARK:
+        raise ConfigurationError(
+            f"a timer at {timestamp} is beyond the range of time, which is 64-bit milliseconds since the epoch "
+            f"({MIN_WATERMARK} to {MAX_WATERMARK})"
+        )
     return int(timestamp)
 
 

@@ -72,7 +72,10 @@ def test_none_is_a_value_of_every_type(type_info: TypeInformation) -> None:
 
 
 def test_str() -> None:
-    assert str(Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])) == "RowTypeInfo(name: String, age: Integer)"
+    assert (
+        str(Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()]))
+        == "RowTypeInfo(name: String, age: Integer)"
+    )
     assert str(Types.ROW([Types.STRING()])) == "RowTypeInfo(f0: String)"
     assert str(Types.TUPLE([Types.STRING(), Types.LONG()])) == "TupleTypeInfo(String, Long)"
     assert str(Types.MAP(Types.STRING(), Types.LIST(Types.DOUBLE()))) == "Map<String, List<Double>>"

@@ -71,13 +71,14 @@ def submitted(monkeypatch):
 
 def test_execute_submits_the_whole_job_once(submitted, tmp_path):
     (tmp_path / "helper.py").write_text("")
-    env = StreamExecutionEnvironment.get_execution_environment(spark="the session")
+    session = type("SparkSession", (), {})()
+    env = StreamExecutionEnvironment.get_execution_environment(spark=session)
     env.add_python_file(str(tmp_path / "helper.py"))
     env.from_collection([1, 2]).map(abs).print()
     assert env.execute("My job") == "result"
     submission = submitted.calls[0]
     assert submission.graph.name == "My job"
-    assert submission.session == "the session"
+    assert submission.session is session
     assert submission.files.modules == (str(tmp_path / "helper.py"),)
     assert submission.configuration == env.get_configuration()
     with pytest.raises(JobGraphError, match="no operators"):
@@ -292,7 +293,7 @@ def test_state_backends(submitted):
         config = env.get_configuration()
         assert config.get_string("state.backend.type") == "rocksdb"
         assert config.get(options.INCREMENTAL) is rocks.is_incremental_checkpoints_enabled()
-        assert config.get(options.ROCKSDB_LOCAL_DIRECTORIES) == ["file:///disk1", "file:///disk2"]
+        assert config.get(options.ROCKSDB_LOCAL_DIRECTORIES) == ["/disk1", "/disk2"]
         assert config.get(options.ROCKSDB_PREDEFINED_OPTIONS) == "FLASH_SSD_OPTIMIZED"
     assert config.get_string("execution.checkpointing.dir") == "file:///data"
     with_factory = EmbeddedRocksDBStateBackend()

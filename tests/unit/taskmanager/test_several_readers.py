@@ -16,6 +16,8 @@ from tidegate.datastream import DataStream, StreamExecutionEnvironment
 from tidegate.taskmanager.copying import cannot_change, copied_batch
 from tidegate.testing import InProcessJob
 
+pytestmark = pytest.mark.filterwarnings("ignore::tidegate.common.errors.MutatedInputWarning")
+
 
 @dataclass
 class Point:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.output_tag import OutputTag
 
-if TYPE_CHECKING:
-    from tidegate.taskmanager.operators.base import Operator
+
+class Outputs(Protocol):
+    """As much of an operator as is needed to emit."""
+
+    output: Callable[[RecordBatch], None]
+    side_outputs: dict[str, Callable[[RecordBatch], None]]
 
 
-def emit_results(operator: Operator, results: list[Any], timestamps: list[int] | None) -> None:
+def emit_results(operator: Outputs, results: list[Any], timestamps: list[int] | None) -> None:
     """Emit in order. `(OutputTag, value)` pairs go to that side output (nowhere, when nobody reads it)."""
     if not results:
         return
@@ -21,7 +26,7 @@ def emit_results(operator: Operator, results: list[Any], timestamps: list[int] |
         operator.output(RecordBatch(results, timestamps))
 
 
-def _emit_tagged(operator: Operator, results: list[Any], timestamps: list[int] | None) -> None:
+def _emit_tagged(operator: Outputs, results: list[Any], timestamps: list[int] | None) -> None:
     outputs: dict[str | None, tuple[list[Any], list[int]]] = {}
     for i, r in enumerate(results):
         if type(r) is tuple and len(r) == 2 and type(r[0]) is OutputTag:
