@@ -123,6 +123,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "execution.state-recovery.path": at(JOB, "test_recovery_path"),
     "execution.state-recovery.ignore-unclaimed-state": at(JOB, "test_ignore_unclaimed_state"),
     "execution.state-recovery.claim-mode": at(JOB, "test_claim_mode"),
+    "tidegate.restart.stop-on-repeated-failure": at(
+        "unit/taskmanager/test_repeated_failures.py", "test_it_goes_on_when_it_is_told_to"
+    ),
     "restart-strategy.type": _FIXED_DELAY,
     "restart-strategy.fixed-delay.attempts": _FIXED_DELAY,
     "restart-strategy.fixed-delay.delay": _FIXED_DELAY,

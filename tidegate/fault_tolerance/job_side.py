@@ -106,8 +106,14 @@ class JobFaultTolerance(ABC):
     def on_attempt_over(self, now_ms: float) -> list[Instruction]: ...
 
     @abstractmethod
-    def on_job_end(self, status: JobStatus) -> list[Instruction]:
-        """`status` is FINISHED, FAILED or CANCELED. Requests of users that are still open are answered now."""
+    def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Instruction]:
+        """`status` is FINISHED, FAILED or CANCELED. Requests of users that are still open are answered now. `keep`:
+        what attempts start from is not deleted, whatever the settings say."""
+
+    @abstractmethod
+    def resume_path(self, keep: bool) -> str | None:
+        """Before `on_job_end` of a job that has failed: what another job can be started from after it; None: nothing is
+        left then. `keep` as there."""
 
     # ------------------------------------------------------------ events
     @abstractmethod

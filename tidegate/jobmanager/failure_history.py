@@ -7,6 +7,7 @@ from tidegate.protocol.instructions import AttemptFailure
 from tidegate.protocol.messages import FailureInfo
 
 _KEPT = 20
+_DISTINCT = 100
 
 
 class FailureHistory:
@@ -14,6 +15,7 @@ class FailureHistory:
 
     def __init__(self) -> None:
         self._entries: list[AttemptFailure] = []  # oldest first, at most _KEPT, attempts strictly increasing
+        self._seen: dict[str, int] = {}  # how often, by cause or summary; at most _DISTINCT
         self.total = 0
 
     @property
@@ -25,6 +27,14 @@ class FailureHistory:
         self.total += 1
         if len(self._entries) > _KEPT:
             del self._entries[1]
+
+    def times_seen(self, failure: FailureInfo) -> int:
+        """To be asked once for each failure that is told to people: the how-manieth of its kind it is."""
+        kind = failure.cause or failure.summary
+        if kind not in self._seen and len(self._seen) >= _DISTINCT:
+            del self._seen[next(iter(self._seen))]
+        self._seen[kind] = self._seen.get(kind, 0) + 1
+        return self._seen[kind]
 
     def latest_is_consequence(self) -> bool:
         return bool(self._entries) and self._entries[-1].failure.consequence

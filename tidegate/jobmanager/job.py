@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from tidegate.common import options
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.job_side import JobFaultTolerance
@@ -48,6 +49,7 @@ class Job:
         self.status = JobStatus.CREATED  # as the host knows it: that of the present state, between any two events
         self.started_ms: float | None = None
         self.restored: RestorePoint | None = None  # what the current attempt was deployed with
+        self.engine_gone = False  # there is nothing any more that could run a gang
         self.fenced_messages = 0  # messages of attempts that are over, dropped
 
     def show(self, status: JobStatus) -> None:
@@ -55,6 +57,26 @@ class Job:
         if status is not self.status:
             self.status = status
             self.out.add(StatusChanged(status))
+
+    def tell_of(self, attempt: AttemptNumber, failure: FailureInfo) -> None:
+        """Log the failure of an attempt: with its traceback when it is the first of its kind."""
+        text = f"attempt {attempt} of job '{self.settings.job_name}' failed: {failure.summary}"
+        seen = self.failures.times_seen(failure)
+        if seen > 1:
+            text += f" (the same failure for the {_ordinal(seen)} time)"
+        elif failure.traceback:
+            text += f"\n{failure.traceback.rstrip()}"
+        self.out.log(logging.WARNING, text)
+
+    def how_to_resume(self) -> str:
+        """For a job that has failed; "" when nothing of it is kept."""
+        path = self.model.resume_path(keep=self.engine_gone)
+        if path is None:
+            return ""
+        return (
+            f"The job can go on from {path}: run it with `tidegate run -s {path} PROGRAM`, or set "
+            f"{options.RECOVERY_PATH.key} to that path"
+        )
 
     def fence(self, message: SlotToMaster) -> None:
         """A message of an attempt that is over, or that is leaving: nothing follows from it."""
@@ -78,3 +100,8 @@ class Job:
         if verdict.falls_back:
             self.collected.start_over()
         return verdict.decision
+
+
+def _ordinal(number: int) -> str:
+    teen = 10 < number % 100 < 20
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"

@@ -67,7 +67,7 @@ class JobMaster:
         first = model.restore_point()
         if first is not None:
             assigner.assign(first)
-        policy = RecoveryPolicy(restart, model)
+        policy = RecoveryPolicy(restart, model, settings.max_repeated_failures)
         self._job = Job(graph, settings, model, policy, assigner, plan_for, from_snapshot=first is not None)
         self._check = MessageCheck(graph)
         self._state: JobState = Created(self._job)
@@ -153,6 +153,14 @@ class JobMaster:
         if state.gang is None or state.gang.attempt != attempt or state.gang.exited:
             return []
         return self._become(state.on_gang_exit(error, now_ms), now_ms)
+
+    def on_engine_gone(self, attempt: AttemptNumber, error: str, now_ms: float) -> list[Instruction]:
+        """Instead of `on_gang_exit`: Spark itself is gone (its session was stopped, its JVM has died, its master is
+        lost), so the job fails, whatever its restart strategy says. Its checkpoints are kept."""
+        state = self._at(now_ms)
+        if state.gang is None or state.gang.attempt != attempt or state.gang.exited:
+            return []
+        return self._become(state.on_engine_gone(error, now_ms), now_ms)
 
     def on_cancel(self, now_ms: float) -> list[Instruction]:
         """May be called at any time and repeatedly. A job that has committed everything already still finishes."""

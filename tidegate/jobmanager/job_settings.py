@@ -23,6 +23,7 @@ class JobSettings:
     start_timeout_ms: float = 60_000.0  # from the submission of a gang until all its slots have registered
     leave_grace_ms: float = 2_500.0  # time to leave before Spark is asked to kill what is left; may be infinite
     allow_non_restored_state: bool = False  # state of operators that the job no longer has may be dropped
+    max_repeated_failures: int = 0  # of the same kind, without a checkpoint in between, that end the job; 0: none do
 
     def __post_init__(self) -> None:
         for name in ("heartbeat_interval_ms", "heartbeat_timeout_ms", "start_timeout_ms", "leave_grace_ms"):
@@ -43,6 +44,7 @@ class JobSettings:
             start_timeout_ms=options.read(configuration, options.SLOT_START_TIMEOUT),
             leave_grace_ms=_leave_grace(cancellation_timeout_ms(configuration)),
             allow_non_restored_state=options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE),
+            max_repeated_failures=_max_repeated_failures(configuration),
         )
 
 
@@ -51,6 +53,14 @@ def cancellation_timeout_ms(configuration: Configuration) -> float:
     if not configuration.contains(options.CANCELLATION_TIMEOUT):
         return _QUICK_LEAVE_MS
     return float(options.read(configuration, options.CANCELLATION_TIMEOUT))
+
+
+def _max_repeated_failures(configuration: Configuration) -> int:
+    """Who has chosen a restart strategy gets what it says, unless both were set."""
+    chosen = configuration.contains(options.RESTART_STRATEGY)
+    if chosen and not configuration.contains(options.STOP_ON_REPEATED_FAILURE):
+        return 0
+    return int(options.read(configuration, options.STOP_ON_REPEATED_FAILURE))
 
 
 def _leave_grace(cancellation_timeout_ms: float) -> float:

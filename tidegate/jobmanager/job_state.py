@@ -80,6 +80,10 @@ class JobState(ABC):
         """Spark says that this state's gang is over: normally (`error` None) or with its story in one line. It is told
         at most once of each gang, at any time after its submission."""
 
+    def on_engine_gone(self, error: str, now_ms: float) -> JobState | Due:
+        """Instead of `on_gang_exit`: what runs gangs is gone itself, and no other gang can be submitted."""
+        return self.on_gang_exit(error, now_ms)
+
     @abstractmethod
     def on_cancel(self, now_ms: float) -> JobState | Due:
         """May come at any time, and repeatedly."""

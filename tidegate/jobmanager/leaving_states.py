@@ -32,6 +32,11 @@ def lost_workers(attempt: AttemptNumber, error: str | None) -> FailureInfo:
     return FailureInfo(summary=f"the workers of attempt {attempt} were lost: {error}")
 
 
+def lost_engine(error: str) -> FailureInfo:
+    """There is nothing any more that could run workers."""
+    return FailureInfo(summary=f"Spark is gone, and with it the workers: {error}", permanent=True)
+
+
 class Created(JobState):
     """Nothing runs yet."""
 
@@ -87,7 +92,10 @@ def better_cause(job: Job, message: TaskFailed, now_ms: float) -> RestartDecisio
     if failure.consequence or not job.failures.latest_is_consequence():
         return None
     job.failures.replace_latest(failure)
-    return job.decide(failure, now_ms) if failure.permanent or failure.corrupt_checkpoint else None
+    job.tell_of(job.failures.entries[-1].attempt, failure)
+    if failure.permanent or failure.corrupt_checkpoint:
+        return job.decide(failure, now_ms)
+    return job.policy.on_known_cause(failure)
 
 
 class Failing(JobState):
@@ -128,6 +136,12 @@ class Failing(JobState):
         if error is not None and self.job.failures.latest_is_consequence():
             self.job.failures.replace_latest(lost_workers(self.gang.attempt, error))
         return self._restart(now_ms)
+
+    def on_engine_gone(self, error: str, now_ms: float) -> Settling | Ended:
+        self.gang.exited = self.job.engine_gone = True
+        if self.job.failures.latest_is_consequence():
+            self.job.failures.replace_latest(lost_engine(error))
+        return settle(self.job, self.gang, JobStatus.FAILED, lost_engine(error).summary, now_ms)
 
     def on_cancel(self, now_ms: float) -> Ending:
         self.job.show(JobStatus.CANCELLING)
@@ -300,7 +314,9 @@ class Settling(JobState):
 
 def end(job: Job, gang: Gang | None, outcome: JobStatus, reason: str, now_ms: float) -> Ended:
     job.show(outcome)
-    job.out.extend(job.model.on_job_end(outcome))
+    if outcome is JobStatus.FAILED:
+        reason = "\n".join(text for text in (reason, job.how_to_resume()) if text)
+    job.out.extend(job.model.on_job_end(outcome, keep=job.engine_gone))
     accumulators: tuple[bytes, ...] = ()
     if outcome is JobStatus.FINISHED and gang is not None:
         accumulators = tuple(gang.finished[slot] for slot in sorted(gang.finished))

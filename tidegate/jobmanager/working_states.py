@@ -16,7 +16,7 @@ from tidegate.jobmanager.gang import Admission, Gang
 from tidegate.jobmanager.gang_monitor import GangMonitor
 from tidegate.jobmanager.job import Job
 from tidegate.jobmanager.job_state import Due, JobState
-from tidegate.jobmanager.leaving_states import Ending, Failing, after_failure, lost_workers
+from tidegate.jobmanager.leaving_states import Ending, Failing, after_failure, lost_engine, lost_workers
 from tidegate.jobmanager.restart_strategies import RestartAfter
 from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
 from tidegate.protocol.instructions import DeliverResults, SubmitGang
@@ -207,7 +207,7 @@ class Working(JobState):
         """The attempt has failed: this is its first cause. `resume`: another one follows in any case, at once."""
         job, attempt = self.job, self.gang.attempt
         job.failures.record(attempt, failure, now_ms)
-        job.out.log(logging.WARNING, f"attempt {attempt} of job '{job.settings.job_name}' failed: {failure.summary}")
+        job.tell_of(attempt, failure)
         job.show(JobStatus.FAILING)
         decision = RestartAfter(0.0) if resume else job.decide(failure, now_ms)
         leave_by = self._send_away("another part of the job has failed", now_ms)
@@ -216,6 +216,11 @@ class Working(JobState):
     def on_gang_exit(self, error: str | None, now_ms: float) -> JobState | Due:
         self.gang.exited = True
         failed = self.fail(lost_workers(self.gang.attempt, error), now_ms)
+        return failed.on_gang_exit(None, now_ms)
+
+    def on_engine_gone(self, error: str, now_ms: float) -> JobState | Due:
+        self.gang.exited = self.job.engine_gone = True
+        failed = self.fail(lost_engine(error), now_ms)
         return failed.on_gang_exit(None, now_ms)
 
     def on_cancel(self, now_ms: float) -> Ending:

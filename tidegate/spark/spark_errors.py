@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 
@@ -31,3 +32,15 @@ def summarize(error: BaseException) -> str:
             break
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
     return (" ".join(lines[:2]) if lines else type(error).__name__)[:400]
+
+
+def why_spark_is_gone(sc: Any) -> str | None:
+    """Why nothing more can be run on this SparkContext; None when it works. To be asked after something has failed."""
+    jsc = sc._jsc
+    if jsc is None:
+        return "its session was stopped"
+    try:
+        stopped = bool(jsc.sc().isStopped())
+    except Exception as error:  # of Py4J, in many shapes: nobody answers any more
+        return f"its JVM does not answer any more ({type(error).__name__}); it has died, or was killed"
+    return "its session was stopped, by the program or because the master of the cluster was lost" if stopped else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import re
 import traceback
 from collections.abc import Iterable
 
@@ -26,6 +28,10 @@ log = logging.getLogger("tidegate.worker")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NO_RECORD = object()
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of objects in texts: another one in each process
+_OF_THE_WORLD = re.compile(
+    "Timeout|TimedOut|Connect|Network|Unavailable|Operational|Transient|Temporar|Throttl|TooMany|RateLimit|Busy|Retr"
+)
 
 
 class OperatorFailure(TidegateError):
@@ -67,6 +73,24 @@ class RestoreFailure(OperatorFailure):
         )
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether the exception tells of something outside the program, such as a service that does not answer, which may
+    be over at the next try; told by its class, or that of an exception that it followed from."""
+    part: BaseException | None = error
+    for _ in range(20):  # bounded: causes can form long chains
+        if part is None:
+            break
+        if isinstance(part, OSError | MemoryError) or any(_OF_THE_WORLD.search(c.__name__) for c in type(part).__mro__):
+            return True
+        part = part.__cause__ or part.__context__
+    return False
+
+
+def _identity(summary: str) -> str:
+    """Of a failure, among others of the same job: the summary names operator, subtask, record and exception."""
+    return hashlib.sha256(_ADDRESS.sub("", summary).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def user_traceback(error: BaseException) -> str:
     """The traceback without the engine's own frames, unless they are all there is."""
     shown = traceback.TracebackException.from_exception(error)
@@ -93,6 +117,7 @@ def describe(error: BaseException) -> FailureInfo:
         failure = FailureInfo(
             summary=summary,
             traceback=story,
+            cause="" if may_pass(cause) else _identity(summary),
             operator=error.operator,
             subtask=error.subtask,
             # State that does not fit what the job declares will not fit the next time either.

@@ -103,5 +103,19 @@ def test_the_settings_of_a_job_come_from_the_configuration() -> None:
         "execution.state-recovery.ignore-unclaimed-state": "true",
     }
     assert JobSettings.from_configuration("j", Configuration.from_dict(keys)) == JobSettings(
-        "j", 100, 2_000, 3_000, allow_non_restored_state=True
+        "j", 100, 2_000, 3_000, allow_non_restored_state=True, max_repeated_failures=3
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "repeats"),
+    [
+        ({}, 3),
+        ({"restart-strategy.type": "fixed-delay"}, 0),
+        ({"tidegate.restart.stop-on-repeated-failure": "0"}, 0),
+        ({"restart-strategy.type": "fixed-delay", "tidegate.restart.stop-on-repeated-failure": "5"}, 5),
+    ],
+)
+def test_a_restart_strategy_that_was_chosen_is_not_cut_short(keys: dict[str, str], repeats: int) -> None:
+    settings = JobSettings.from_configuration("j", Configuration.from_dict(keys))
+    assert settings.max_repeated_failures == repeats

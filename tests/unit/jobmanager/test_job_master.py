@@ -607,3 +607,49 @@ def test_a_worker_of_another_version_fails_the_job_at_once() -> None:
     assert driver.ended is not None
     assert driver.ended.status is JobStatus.FAILED
     assert "has not registered: a control message cannot be read" in driver.ended.failures[0].failure.summary
+
+
+# ---------------------------------------------------------------- without Spark
+
+
+def test_a_job_fails_at_once_when_spark_is_gone() -> None:
+    driver = running(restarts=100)
+    driver.do(driver.master.on_engine_gone, driver.attempt, "its session was stopped")
+    assert driver.ended is not None
+    assert driver.ended.status is JobStatus.FAILED
+    assert (
+        driver.ended.failures[-1].failure.summary == "Spark is gone, and with it the workers: its session was stopped"
+    )
+    assert driver.ended.failed_attempts == 1
+
+
+def test_a_job_whose_workers_have_failed_before_spark_was_known_to_be_gone_is_not_restarted() -> None:
+    driver = running(restarts=100)
+    driver.fail()
+    assert driver.status is JobStatus.FAILING
+    driver.do(driver.master.on_engine_gone, driver.attempt, "its JVM has died")
+    assert driver.ended is not None
+    assert driver.ended.status is JobStatus.FAILED
+    assert "its JVM has died" in driver.ended.reason
+
+
+@pytest.mark.parametrize("state", ["delay", "ending", "cancelled", "ended"])
+def test_spark_may_be_gone_at_any_time(state: str) -> None:
+    driver = running(restarts=0 if state == "ending" else 100)
+    if state == "cancelled":
+        driver.cancel()
+    else:
+        driver.fail()
+    if state == "delay":
+        driver.wait(2_500, alive=False)
+    attempt = driver.attempt
+    if state == "ended":
+        driver.cancel()
+        driver.exit()
+    driver.do(driver.master.on_engine_gone, attempt, "its session was stopped")
+    driver.wait(60_000, alive=False)
+    if state == "delay":
+        driver.do(driver.master.on_engine_gone, driver.attempt, "its session was stopped")
+    assert driver.ended is not None
+    expected = JobStatus.CANCELED if state in ("cancelled", "ended") else JobStatus.FAILED
+    assert driver.ended.status is expected

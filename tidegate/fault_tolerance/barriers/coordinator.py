@@ -162,15 +162,18 @@ class CheckpointCoordinator:
         self._final_from = None
         return self._flush(now_ms)
 
-    def on_job_end(self, status: JobStatus) -> list[Outcome]:
-        """Delete or keep the completed checkpoints, as the retention setting says."""
+    def keeps_after(self, status: JobStatus) -> bool:
+        """Whether completed checkpoints outlive a job that ends so, as the retention setting says."""
         retention = self._settings.retention
-        keep = {
+        return {
             JobStatus.FINISHED: False,
             JobStatus.FAILED: retention is not Retention.NO_EXTERNALIZED_CHECKPOINTS,
             JobStatus.CANCELED: retention is Retention.RETAIN_ON_CANCELLATION,
         }[status]
-        if not keep:
+
+    def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Outcome]:
+        """Delete or keep the completed checkpoints, as the retention setting says; `keep` them in any case."""
+        if not keep and not self.keeps_after(status):
             for checkpoint in self.store.clear():
                 self._delete(self._files.discard(checkpoint.checkpoint_id))
             self._delete_claimed()

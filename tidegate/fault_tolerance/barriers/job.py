@@ -20,6 +20,7 @@ from tidegate.fault_tolerance.job_side import (
 from tidegate.fault_tolerance.recovery_points import RecoveryPoints, Refusal, RestorePoint
 from tidegate.protocol.instructions import CheckpointRequestDone, Instruction, Log
 from tidegate.protocol.messages import AckCheckpoint, DeclineCheckpoint, FaultToleranceMessage, WantCheckpoint
+from tidegate.storage.job_directory import checkpoint_directory
 
 _NO_CHECKPOINTS = (
     "checkpointing is off for this job: call env.enable_checkpointing(interval), set execution.checkpointing.interval, "
@@ -70,8 +71,17 @@ class BarrierCheckpoints(JobFaultTolerance):
     def on_attempt_over(self, now_ms: float) -> list[Instruction]:
         return _instructions(self.coordinator.on_attempt_over(now_ms))
 
-    def on_job_end(self, status: JobStatus) -> list[Instruction]:
-        return [*_instructions(self.coordinator.on_job_end(status)), *self._answer_stop(status)]
+    def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Instruction]:
+        return [*_instructions(self.coordinator.on_job_end(status, keep)), *self._answer_stop(status)]
+
+    def resume_path(self, keep: bool) -> str | None:
+        point = self.restore_point()
+        if point is None or not point.root:  # nothing, or in the driver's memory
+            return None
+        if point.metadata.savepoint:
+            return point.root
+        kept = keep or not point.owned or self.coordinator.keeps_after(JobStatus.FAILED)
+        return f"{point.root.rstrip('/')}/{checkpoint_directory(point.checkpoint_id)}" if kept else None
 
     def _answer_stop(self, status: JobStatus) -> list[Instruction]:
         stop = self.coordinator.stopped

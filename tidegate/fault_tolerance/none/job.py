@@ -47,8 +47,11 @@ class NoFaultTolerance(JobFaultTolerance):
         self._running = False
         return []
 
-    def on_job_end(self, status: JobStatus) -> list[Instruction]:
+    def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Instruction]:
         return []
+
+    def resume_path(self, keep: bool) -> str | None:
+        return None
 
     def on_message(self, message: FaultToleranceMessage, now_ms: float) -> list[Outcome]:
         text = f"a task of a job without fault tolerance sent {type(message).__name__}: please file a bug"

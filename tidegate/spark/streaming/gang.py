@@ -10,32 +10,55 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tidegate.common.ids import AttemptNumber
-from tidegate.spark.spark_errors import summarize
+from tidegate.spark.spark_errors import summarize, why_spark_is_gone
 from tidegate.spark.streaming.worker import SlotLaunch, run_partition
 
 
 class SparkGang:
-    """One attempt's gang. `on_exit(error)` is called once, on another thread, when the Spark job is over."""
+    """One attempt's gang. When its Spark job is over, one of two is called once, on another thread: `on_exit(error)`,
+    or `on_spark_gone(error)` when no other job can be run on this Spark."""
 
     def __init__(self, session: SparkSession, job_id: str, job_name: str, attempt: AttemptNumber) -> None:
         self._sc = session.sparkContext
-        self._group = f"tidegate-{job_id}-{attempt}"
+        self.group = f"tidegate-{job_id}-{attempt}"
         self._description = f"{job_name} (attempt {attempt})"
 
-    def submit(self, launch: SlotLaunch, slots: int, on_exit: Callable[[str | None], None]) -> None:
+    def submit(
+        self,
+        launch: SlotLaunch,
+        slots: int,
+        on_exit: Callable[[str | None], None],
+        on_spark_gone: Callable[[str], None],
+    ) -> None:
         def run() -> None:
             try:
-                self._sc.setJobGroup(self._group, self._description, interruptOnCancel=True)
+                self._sc.setJobGroup(self.group, self._description, interruptOnCancel=True)
                 rdd = self._sc.parallelize(range(slots), slots)
                 rdd.barrier().mapPartitions(partial(run_partition, launch)).collect()
             except BaseException as error:
-                on_exit(summarize(error))
+                gone = why_spark_is_gone(self._sc)
+                if gone is None:
+                    on_exit(summarize(error))
+                else:
+                    on_spark_gone(gone)
             else:
                 on_exit(None)
 
-        threading.Thread(target=run, name=f"{self._group}-spark", daemon=True).start()
+        threading.Thread(target=run, name=f"{self.group}-spark", daemon=True).start()
+
+    def has_started(self) -> bool:
+        """Whether Spark has given it its slots. Raises when Spark is gone."""
+        tracker = self._sc.statusTracker()
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self.group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return any(stage is not None and stage.numActiveTasks for stage in stages)
+
+    def other_spark_jobs(self) -> int:
+        """How many Spark jobs run beside it. Raises when Spark is gone."""
+        tracker = self._sc.statusTracker()
+        return len(set(tracker.getActiveJobsIds()) - set(tracker.getJobIdsForGroup(self.group)))
 
     def cancel(self) -> None:
         """Let Spark kill what is left. Takes Spark about two seconds per worker that does not react."""
         with contextlib.suppress(Exception):  # the session is gone, and the workers with it
-            self._sc.cancelJobGroup(self._group)
+            self._sc.cancelJobGroup(self.group)

@@ -43,6 +43,7 @@ from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
 from tidegate.spark.streaming.savepoint_requests import SavepointRequests
+from tidegate.spark.streaming.slot_wait import SlotWait
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.streaming.worker import SlotLaunch
 from tidegate.taskmanager.clock import SystemClock
@@ -77,6 +78,7 @@ class JobManager(InstructionCarrier):
         self._events: deque[Callable[[float], list[Instruction]]] = deque()
         self._waker = Waker()
         self._gangs: dict[AttemptNumber, SparkGang] = {}
+        self._slot_wait: SlotWait | None = None  # of the latest gang
         self._keys = JobKeys.generate()
         self._ended: JobEnded | None = None
         self._thread = threading.Thread(target=self._run, name=f"tidegate-jobmanager-{job_id}", daemon=True)
@@ -124,6 +126,15 @@ class JobManager(InstructionCarrier):
         self._thread.start()
 
     # ------------------------------------------------------------ RunningJob
+    @property
+    def label(self) -> str:
+        slots = self._master.num_slots
+        return f"job '{self._job_name}' ({self._job_id}, {slots} {'slot' if slots == 1 else 'slots'})"
+
+    @property
+    def spark_groups(self) -> tuple[str, ...]:
+        return tuple(gang.group for gang in list(self._gangs.values()))
+
     @property
     def running(self) -> bool:
         return self._ended is None and self._thread.is_alive()
@@ -181,6 +192,8 @@ class JobManager(InstructionCarrier):
                 self.carry_out(self._master.on_tick(now))
             self._published.publish_if_due(now)
             self._storage_work.warn_of_hanging()
+            if self._slot_wait is not None:
+                self._slot_wait.look(len(self._master.members), now)
 
     def _receive(self) -> None:
         for _ in range(1000):
@@ -223,10 +236,12 @@ class JobManager(InstructionCarrier):
         )
         gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt)
         self._gangs = {attempt: gang}
+        self._slot_wait = SlotWait(self, gang, instruction.num_slots, self._clock.now_ms())
         gang.submit(
             launch,
             instruction.num_slots,
             lambda error: self._post(lambda now: self._master.on_gang_exit(attempt, error, now)),
+            lambda error: self._post(lambda now: self._master.on_engine_gone(attempt, error, now)),
         )
 
     def cancel_gang(self, instruction: CancelGang) -> None:
