@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from tidegate.common.errors import ConfigurationError, TidegateError, of_type
+from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.common.time import TimeLike, as_milliseconds
 from tidegate.common.typeinfo import TupleTypeInfo, TypeInformation, Types, value_converter
 from tidegate.common.watermark_strategy import WatermarkStrategy
@@ -336,12 +335,7 @@ class DataStream(OperatorSettings):
             self._environment._remove_operator(transformation)
             raise
 
-        def cancel() -> None:
-            with contextlib.suppress(TidegateError):  # it may just have ended by itself
-                client.cancel().result()
-                client.get_job_execution_result().result()  # until its slots are free
-
-        iterator = CloseableIterator(iter(client.collect_results()), cancel)
+        iterator = CloseableIterator(iter(client.collect_results()), client.cancel)
         if limit is None:
             return iterator
         with iterator:

@@ -381,12 +381,14 @@ class StreamExecutionEnvironment(WorkerSettings):
     # ------------------------------------------------------------ running
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
-        """Run the job to its end. Raises JobExecutionError with the operator and your own traceback when it fails."""
+        """Run the job to its end. Raises JobExecutionError with the operator and your own traceback when it fails.
+
+        Ctrl-C cancels this job and no other one, and comes back as KeyboardInterrupt when the job has ended."""
         client = self._submit(job_name)
         try:
             return client.get_job_execution_result().result()
         except KeyboardInterrupt:
-            client.cancel()
+            client.cancel().result()  # its slots are free for what comes next; a second Ctrl-C does not wait for that
             raise
 
     def execute_async(self, job_name: str | None = None) -> JobClient:

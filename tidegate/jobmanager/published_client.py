@@ -38,8 +38,12 @@ class PublishedJobClient(JobClient):
         return CompletableFuture.completed(self.view().status)
 
     def cancel(self) -> CompletableFuture[None]:
+        """Ask the job to end; it may have ended already. The future is completed when it has, whatever its end was:
+        then its slots are free."""
+        ended: CompletableFuture[None] = CompletableFuture()
         self._cancel()
-        return CompletableFuture.completed(None)
+        self._result.add_done_callback(lambda _: ended.complete(None))
+        return ended
 
     def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
         """STREAMING: as of the workers' latest heartbeats; accumulators of many KiB are there only when the job has

@@ -11,6 +11,14 @@ _AT_EXIT_S = 5.0  # how long the end of the program waits for each job
 
 class RunningJob(Protocol):
     @property
+    def label(self) -> str:
+        """The job for people: its name, its id, how many slots it takes."""
+
+    @property
+    def spark_groups(self) -> tuple[str, ...]:
+        """The names of the Spark job groups that it has jobs in."""
+
+    @property
     def running(self) -> bool:
         """Whether the job has not come to its end yet."""
 
@@ -34,6 +42,11 @@ def add_running_job(job: RunningJob) -> None:
 def running_jobs_of(kind: type[J]) -> list[J]:
     """The jobs of one runtime, in no particular order."""
     return [job for job in list(_started) if isinstance(job, kind) and job.running]
+
+
+def running_jobs() -> list[RunningJob]:
+    """In no particular order."""
+    return [job for job in list(_started) if job.running]
 
 
 def jobs_are_running() -> bool:

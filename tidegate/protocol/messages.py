@@ -43,7 +43,7 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
     subtask: int = -1
     permanent: bool = False  # True: a restart cannot help (e.g. the plan cannot be loaded): fail the job at once
     consequence: bool = False  # True: follows from a failure elsewhere (a peer went away); gives way to a better cause
-    cause: str = ""  # equal for the same failure of user code on the same record; "": no sign that it would come again
+    cause: str = ""  # equal for the same failure of user code on the same record; "": it may not come again
     corrupt_checkpoint: int = 0  # proved to be damaged while it was restored: the one before it is tried next
 
     def __post_init__(self) -> None:

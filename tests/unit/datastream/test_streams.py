@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import collections
+import gc
+import sys
+import threading
 
 import pytest
 
 from tidegate.common import Row, Types
+from tidegate.common.completable_future import CompletableFuture
 from tidegate.datastream import KeySelector, Partitioner, StreamExecutionEnvironment
 from tidegate.datastream.aggregations import max_by, max_of, min_by, min_of, sum_of
+from tidegate.datastream.closeable_iterator import cancel_interrupted
 from tidegate.datastream.data_stream import CloseableIterator, DataStream, KeyedStream
 from tidegate.graph.job_graph import PartitionKind
 from tidegate.graph.operator_specs import KeyedMapSpec, ReduceSpec
@@ -149,21 +154,78 @@ def test_union_with_nothing_is_the_stream_itself(stream):
 # ---------------------------------------------------------------- CloseableIterator
 
 
+class Job:
+    def __init__(self):
+        self.cancelled = threading.Event()
+        self.times = 0
+
+    def cancel(self):
+        self.times += 1
+        self.cancelled.set()
+        return CompletableFuture.completed(None)
+
+
 def test_closing_early_cancels_once():
-    cancelled = []
-    with CloseableIterator(iter([1, 2, 3]), lambda: cancelled.append(1)) as results:
+    job = Job()
+    with CloseableIterator(iter([1, 2, 3]), job.cancel) as results:
         assert results.next() == 1
     results.close()
-    assert cancelled == [1]
+    assert job.times == 1
     assert list(results) == []
 
 
 def test_taking_all_cancels_nothing():
-    cancelled = []
-    results = CloseableIterator(iter([1, 2]), lambda: cancelled.append(1))
+    job = Job()
+    results = CloseableIterator(iter([1, 2]), job.cancel)
     assert list(results) == [1, 2]
     results.close()
-    assert cancelled == []
+    del results
+    gc.collect()
+    assert not job.cancelled.wait(0.05)
+
+
+def test_an_iterator_that_is_dropped_ends_its_job():
+    job = Job()
+    for value in CloseableIterator(iter([1, 2, 3]), job.cancel):
+        assert value == 1
+        break
+    assert job.cancelled.wait(5)
+
+
+def test_an_iterator_in_a_cycle_ends_its_job_when_it_is_collected():
+    job = Job()
+    cycle = [CloseableIterator(iter([1, 2, 3]), job.cancel)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert job.cancelled.wait(5)
+
+
+def test_ctrl_c_while_waiting_for_a_result_cancels_the_job():
+    def interrupted():
+        yield 1
+        raise KeyboardInterrupt
+
+    job = Job()
+    results = CloseableIterator(interrupted(), job.cancel)
+    with pytest.raises(KeyboardInterrupt):
+        list(results)
+    assert job.times == 1
+
+
+def test_ctrl_c_in_the_code_that_reads_results_cancels_their_job_and_no_other():
+    def busy(value):
+        cancel_interrupted(sys._getframe())
+
+    def reads(results):
+        return next(results)
+
+    job, other = Job(), Job()
+    results, elsewhere = CloseableIterator(iter([1, 2]), job.cancel), CloseableIterator(iter([1, 2]), other.cancel)
+    reads(elsewhere)
+    for value in results:
+        busy(value)
+    assert (job.times, other.times) == (1, 0)
 
 
 def test_an_error_of_the_job_is_raised_and_ends_the_iteration():
@@ -171,10 +233,10 @@ def test_an_error_of_the_job_is_raised_and_ends_the_iteration():
         yield 1
         raise RuntimeError("job failed")
 
-    cancelled = []
-    results = CloseableIterator(failing(), lambda: cancelled.append(1))
+    job = Job()
+    results = CloseableIterator(failing(), job.cancel)
     assert next(results) == 1
     with pytest.raises(RuntimeError, match="job failed"):
         next(results)
     results.close()
-    assert cancelled == []
+    assert job.times == 0

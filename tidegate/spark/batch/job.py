@@ -96,6 +96,7 @@ class BatchJob:
         self._run_number = 0
         self._cancelled = threading.Event()
         self._committing = False
+        self._over = False  # nothing is left to do but to tell the client
         self._thread = threading.Thread(target=self._run, name=f"tidegate-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
         self._publisher = JobPublisher(plan.graph, "BATCH", width(plan.graph), self._clock.now_ms(), configuration)
@@ -117,7 +118,16 @@ class BatchJob:
 
     @property
     def running(self) -> bool:
-        return self._thread.is_alive()
+        """False as soon as the client may know of the end: what it starts next must not find this job in its way."""
+        return self._thread.is_alive() and not self._over
+
+    @property
+    def label(self) -> str:
+        return f"job '{self._plan.graph.name}' ({self._job_id}, BATCH)"
+
+    @property
+    def spark_groups(self) -> tuple[str, ...]:
+        return (self._group,)
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -151,6 +161,7 @@ class BatchJob:
             runtime = self._clock.now_ms() - self._publisher.view.started_ms
             end = JobEnded(status, self._failures.entries, self._failures.total, runtime, reason=reason)
             self._port.close()
+            self._over = True
             self.client.ended(end, savepoint)
 
     def _until_done(self, compiled: CompiledJob) -> tuple[list[bytes] | None, str]:

@@ -14,6 +14,7 @@ from tidegate.spark.batch.compilation import plan_configured, width, with_splits
 from tidegate.spark.batch.job import BatchJob
 from tidegate.spark.batch.job_savepoint import planned_savepoint
 from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import obtain_session
 from tidegate.spark.worker_files import distribute
 from tidegate.taskmanager.clock import SystemClock
@@ -35,6 +36,7 @@ class BatchRuntime(Runtime):
         if options.read(configuration, options.CHECKPOINT_INTERVAL):
             log.info("job %s: there are no checkpoints in BATCH mode, those settings have no effect", graph.name)
         session = obtain_session(configuration, submission.session, width(graph), busy=jobs_are_running())
+        spare_background_jobs()
         distribute(session, files)
         job = BatchJob(session, plan, CodeBundle.collect(files.modules), configuration, savepoint)
         job.start()

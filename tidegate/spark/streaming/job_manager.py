@@ -236,7 +236,7 @@ class JobManager(InstructionCarrier):
         )
         gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt)
         self._gangs = {attempt: gang}
-        self._slot_wait = SlotWait(self, gang, instruction.num_slots, self._clock.now_ms())
+        self._slot_wait = SlotWait(self, gang, self._clock.now_ms())
         gang.submit(
             launch,
             instruction.num_slots,

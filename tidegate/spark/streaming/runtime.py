@@ -11,6 +11,7 @@ from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.jobmanager.running_jobs import jobs_are_running
 from tidegate.jobmanager.runtime import Runtime, Submission
 from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import check_slots, obtain_session
 from tidegate.spark.streaming.job_manager import JobManager
 from tidegate.spark.worker_files import distribute
@@ -26,6 +27,7 @@ class StreamingRuntime(Runtime):
         try:
             session = obtain_session(configuration, submission.session, graph.num_slots, busy=jobs_are_running())
             check_slots(session, graph.num_slots)
+            spare_background_jobs()
             distribute(session, files)
             manager = JobManager(
                 session=session,

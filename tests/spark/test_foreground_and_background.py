@@ -1,0 +1,134 @@
+"""Jobs of one session beside each other: Ctrl-C, dropped results, who holds the slots, what is free after an end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.programs import wait_until
+from tidegate.common import JobStatus, WatermarkStrategy
+from tidegate.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from tidegate.datastream.connectors import DataGeneratorSource, NumberSequenceSource
+from tidegate.jobmanager.running_jobs import jobs_are_running
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+MakeEnv = Callable[..., StreamExecutionEnvironment]
+
+
+def endless(env: StreamExecutionEnvironment) -> Any:
+    source = DataGeneratorSource(lambda n: n, records_per_second=200)
+    return env.from_source(source, WatermarkStrategy.no_watermarks(), "Endless")
+
+
+def numbers(env: StreamExecutionEnvironment, count: int) -> Any:
+    return env.from_source(NumberSequenceSource(0, count - 1), WatermarkStrategy.no_watermarks(), "Numbers")
+
+
+@pytest.fixture
+def background(make_env: MakeEnv) -> Any:
+    """A job of one slot that runs beside what the test does, and has to be there still at the end."""
+    env = make_env(1)
+    endless(env).add_sink(lambda n: None)
+    client = env.execute_async("background")
+    wait_until(lambda: client.get_job_status().result() is JobStatus.RUNNING)
+    yield client
+    assert client.get_job_status().result() is JobStatus.RUNNING
+    assert client.attempt() == 0, client.failures()
+    started = time.monotonic()
+    client.cancel().result(timeout=15)
+    assert client.get_job_status().result() is JobStatus.CANCELED, "the future waits for the end"
+    assert time.monotonic() - started < 10
+
+
+def ctrl_c_after(seconds: float) -> None:
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+
+
+def pysparks_handler(spark: Any) -> Any:
+    """As the session sets it when it is made on the main thread."""
+
+    def handler(number: int, frame: Any) -> None:
+        spark.sparkContext.cancelAllJobs()
+        raise KeyboardInterrupt
+
+    handler.__module__ = "pyspark.core.context"
+    return handler
+
+
+@pytest.fixture(autouse=True)
+def as_a_program_has_it(spark: Any) -> Any:
+    before = signal.signal(signal.SIGINT, pysparks_handler(spark))
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_in_execute_cancels_that_job_only(make_env: MakeEnv, background: Any) -> None:
+    env = make_env(3)
+    endless(env).add_sink(lambda n: None)
+    ctrl_c_after(3)
+    with pytest.raises(KeyboardInterrupt):
+        env.execute("foreground")
+    assert sorted(numbers(make_env(3), 20).execute_and_collect()) == list(range(20))  # the next cell
+
+
+def test_ctrl_c_in_the_body_of_a_loop_over_results_cancels_that_job_only(make_env: MakeEnv, background: Any) -> None:
+    results = endless(make_env(3)).execute_and_collect()
+
+    def read() -> None:
+        for _ in results:
+            time.sleep(60)
+
+    ctrl_c_after(3)
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    assert sorted(numbers(make_env(3), 20).execute_and_collect()) == list(range(20))
+
+
+def test_ctrl_c_in_an_action_of_spark_cancels_that_action(spark: Any, background: Any) -> None:
+    ctrl_c_after(1)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        spark.sparkContext.parallelize(range(1), 1).map(lambda n: time.sleep(60)).collect()
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: len(tracker.getActiveJobsIds()) == 1)
+    assert time.monotonic() - started < 20
+
+
+def test_a_job_that_waits_for_slots_says_who_has_them(make_env: MakeEnv, background: Any, caplog: Any) -> None:
+    env = make_env(4)
+    endless(env).add_sink(lambda n: None)
+    with caplog.at_level(logging.WARNING, "tidegate.jobmanager"):
+        waiting = env.execute_async("waiting")
+        wait_until(lambda: "waits for free slots" in caplog.text)
+    assert "job 'waiting'" in caplog.text
+    assert "4 slots" in caplog.text
+    assert f"job 'background' ({background.get_job_id()}, 1 slot)" in caplog.text
+    waiting.cancel().result(timeout=15)
+
+
+def test_results_that_are_dropped_free_the_slots(make_env: MakeEnv) -> None:
+    for _ in endless(make_env(4)).execute_and_collect():
+        break
+    assert sorted(numbers(make_env(4), 20).execute_and_collect()) == list(range(20))
+
+
+def test_a_batch_job_that_has_ended_is_in_nobodys_way(make_env: MakeEnv) -> None:
+    """What its client starts next may need a larger session, which is made only when no job runs."""
+    env = make_env(1).set_runtime_mode(RuntimeExecutionMode.BATCH)
+    numbers(env, 5).add_sink(lambda n: None)
+    client = env.execute_async()
+    seen: list[bool] = []
+    client.get_job_execution_result().add_done_callback(lambda _: seen.append(jobs_are_running()))
+    client.get_job_execution_result().result(timeout=30)
+    wait_until(lambda: seen)
+    assert seen == [False]

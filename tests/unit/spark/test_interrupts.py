@@ -1,0 +1,96 @@
+"""The handler of Ctrl-C that takes the place of PySpark's, without a Spark."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tidegate.spark import interrupts
+from tidegate.spark.interrupts import spare_background_jobs
+
+
+def theirs(number: int, frame: Any) -> None:
+    raise AssertionError("the handler of a program was called")
+
+
+def pysparks(number: int, frame: Any) -> None:
+    raise AssertionError("all Spark jobs are cancelled")
+
+
+pysparks.__module__ = "pyspark.core.context"
+
+
+@pytest.fixture(autouse=True)
+def handler_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("found", [pysparks, signal.default_int_handler])
+def test_pysparks_handler_is_replaced(found: Any) -> None:
+    signal.signal(signal.SIGINT, found)
+    spare_background_jobs()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("found", [theirs, signal.SIG_IGN])
+def test_a_handler_of_the_program_is_left_alone(found: Any) -> None:
+    signal.signal(signal.SIGINT, found)
+    spare_background_jobs()
+    assert signal.getsignal(signal.SIGINT) is found
+
+
+def test_other_threads_may_submit_jobs_too() -> None:
+    signal.signal(signal.SIGINT, pysparks)
+    thread = threading.Thread(target=spare_background_jobs)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is pysparks
+
+
+class Spark:
+    """A context with four active jobs, of which 1 and 2 are ours."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+        self._jsc = self
+
+    def sc(self) -> Spark:
+        return self
+
+    def statusTracker(self) -> Spark:
+        return self
+
+    def getActiveJobsIds(self) -> list[int]:
+        return [1, 2, 3, 4]
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        return {"ours": [1], "ours too": [2]}[group]
+
+    def cancelJob(self, number: int) -> None:
+        self.cancelled.append(number)
+
+
+class Job:
+    spark_groups = ("ours", "ours too")
+
+
+@pytest.mark.parametrize(("in_spark", "cancelled"), [(True, [3, 4]), (False, [])])
+def test_only_an_action_of_spark_that_is_waited_for_is_cancelled(
+    monkeypatch: Any, in_spark: bool, cancelled: list[int]
+) -> None:
+    spark = Spark()
+    monkeypatch.setattr(interrupts.SparkContext, "_active_spark_context", spark)
+    monkeypatch.setattr(interrupts, "running_jobs", lambda: [Job()])
+    signal.signal(signal.SIGINT, pysparks)
+    spare_background_jobs()
+    place = {"__name__": "py4j.java_gateway" if in_spark else "program", "signal": signal}
+    with pytest.raises(KeyboardInterrupt):
+        exec("signal.raise_signal(signal.SIGINT)", place)
+    assert spark.cancelled == cancelled

@@ -1,0 +1,64 @@
+"""Ctrl-C ends what the program is waiting for, and nothing else.
+
+PySpark's own handler of SIGINT cancels all Spark jobs, so also the gangs of jobs in the background, which would then be
+restarted. Ours takes its place when a job is submitted. A handler that the program has set itself is left alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any, NoReturn
+
+from pyspark import SparkContext
+
+from tidegate.datastream.closeable_iterator import cancel_interrupted
+from tidegate.jobmanager.running_jobs import running_jobs
+
+
+def spare_background_jobs() -> None:
+    """From the thread that submits a job; only the main one can set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    current = signal.getsignal(signal.SIGINT)
+    if current is signal.default_int_handler or _is_pysparks(current):
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _is_pysparks(handler: Any) -> bool:
+    return str(getattr(handler, "__module__", "")).startswith("pyspark.")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """`execute` catches the exception and cancels its job; so does an iterator that waits for a result."""
+    try:
+        cancel_interrupted(frame)
+        if _calls_spark(frame):
+            _cancel_other_spark_jobs()
+    finally:
+        raise KeyboardInterrupt
+
+
+def _calls_spark(frame: FrameType | None) -> bool:
+    """Whether the program waits for an answer of the JVM: then an action of Spark's is what is to be interrupted."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("py4j."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _cancel_other_spark_jobs() -> None:
+    """What PySpark's handler does, but for the jobs of Tidegate."""
+    sc = SparkContext._active_spark_context
+    if sc is None:
+        return
+    tracker = sc.statusTracker()
+    ours = {
+        number for job in running_jobs() for group in job.spark_groups for number in tracker.getJobIdsForGroup(group)
+    }
+    jsc: Any = sc._jsc
+    for number in tracker.getActiveJobsIds():
+        if number not in ours:
+            jsc.sc().cancelJob(number)
