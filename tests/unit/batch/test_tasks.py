@@ -276,6 +276,23 @@ def sent(engine: Engine) -> int:
     return rows + sum(len(blocks.read_combined(b)[0]) for b, kind in kinds if kind == blocks.COMBINED)
 
 
+def test_a_reduce_function_has_keyed_state() -> None:
+    """As in STREAMING: one count per key, and what the function returns depends on it."""
+
+    class Numbered(ReduceFunction):
+        def open(self, runtime_context: Any) -> None:
+            self.calls = runtime_context.get_state(ValueStateDescriptor("calls", Types.LONG()))
+
+        def reduce(self, value1: Any, value2: Any) -> Any:
+            self.calls.update((self.calls.value() or 0) + 1)
+            return value1[0], value1[1] + value2[1], self.calls.value()
+
+    env = environment().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    pairs = env.from_collection([(key, 1, 0) for key in ("a", "b", "c") for _ in range(5)])
+    engine = Engine(planned(pairs.key_by(lambda p: p[0]).reduce(Numbered())))
+    assert sorted(engine.run()) == [("a", 5, 4), ("b", 5, 4), ("c", 5, 4)]
+
+
 def test_a_reduced_value_may_have_another_key() -> None:
     """The sums of 0..99 by their last digits: 450 to 540, which all end with 0."""
     env = environment()

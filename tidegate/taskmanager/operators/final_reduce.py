@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from tidegate.contracts.batches import RecordBatch
+from tidegate.contracts.functions import Function
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import last_taken
 from tidegate.taskmanager.operators.batch_mode import TakesCombined
@@ -37,6 +38,8 @@ class FinalReduceOperator(ReduceOperator, TakesCombined):
         super().__init__(context)
         self._results: dict[Any, Any] = {}
         self._stamps: dict[Any, int] = {}  # of the last record
+        opens = getattr(type(self.function), "open", None)
+        self._may_use_state = opens not in (None, Function.open)  # it is where a function gets its state
 
     def process(self, batch: RecordBatch) -> None:
         select = self.selectors[0]
@@ -53,10 +56,16 @@ class FinalReduceOperator(ReduceOperator, TakesCombined):
     def process_combined(self, keys: list[Any], values: list[Any]) -> None:
         rest = iter(values)
         try:
-            fold(self._results, self._reduce, rest, keys)
+            fold(self._results, self._reduce, rest, self._made_current(keys) if self._may_use_state else keys)
         except Exception as error:
             self.backend.current_key = keys[last_taken(values, rest)]
             self.fail_keyed("reduce()", error, values, rest)
+
+    def _made_current(self, keys: list[Any]) -> Iterator[Any]:
+        """The keys, each made current when it is asked for: for functions with keyed state of their own."""
+        for key in keys:
+            self.backend.current_key = key
+            yield key
 
     def end_of_keys(self, keep: bool) -> None:
         results, self._results = self._results, {}
