@@ -183,9 +183,9 @@ class SlotSharingGroup:
             asked = (self._cpu_cores, self._heap, self._off_heap, self._managed)
             if any(part is not None for part in asked) or self._external:
                 if self._cpu_cores is None or self._heap is None:
-                    missing = "cpu cores" if self._cpu_cores is None else "task heap memory"
+                    missing = "cpu cores have" if self._cpu_cores is None else "the task heap memory has"
                     raise ConfigurationError(
-                        f"{where}: {missing} are missing; a group that asks for resources has to ask for cpu cores and "
+                        f"{where}: {missing} to be set; a group that asks for resources has to ask for cpu cores and "
                         "task heap memory"
                     )
                 if self._heap.get_bytes() == 0:

@@ -109,10 +109,10 @@ def test_the_partitioning_of_a_keyed_stream_cannot_be_changed(method: str) -> No
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda b: b.set_cpu_cores(1.0), "task heap memory are missing"),
-        (lambda b: b.set_task_heap_memory_mb(100), "cpu cores are missing"),
-        (lambda b: b.set_managed_memory("10 mb"), "cpu cores are missing"),
-        (lambda b: b.set_external_resource("gpu", 1.0), "cpu cores are missing"),
+        (lambda b: b.set_cpu_cores(1.0), "task heap memory has to be set"),
+        (lambda b: b.set_task_heap_memory_mb(100), "cpu cores have to be set"),
+        (lambda b: b.set_managed_memory("10 mb"), "cpu cores have to be set"),
+        (lambda b: b.set_external_resource("gpu", 1.0), "cpu cores have to be set"),
         (lambda b: b.set_cpu_cores(1.0).set_task_heap_memory(MemorySize(0)), "heap memory has to be > 0"),
         (lambda b: b.set_cpu_cores(0), "cpu cores must be > 0"),
         (lambda b: b.set_cpu_cores(1.0).set_task_heap_memory_mb(1).set_external_resource("gpu", -1), "must be > 0"),

@@ -102,11 +102,11 @@ def test_setters_return_the_stream(stream):
     assert sink.get_name() == "p"
 
 
-def test_keys_last_until_the_next_operator_or_partitioning(stream):
+def test_keys_last_until_the_next_operator(stream):
     keyed = stream.key_by(lambda value: value[0])
     assert isinstance(keyed, KeyedStream)
     assert isinstance(keyed.key_by(lambda value: value[1]), KeyedStream)
-    for other in (keyed.rebalance(), keyed.map(str), keyed.union(stream), keyed.broadcast(), keyed.sum(1)):
+    for other in (keyed.map(str), keyed.union(stream), keyed.sum(1)):
         assert type(other) is DataStream
 
 

@@ -123,7 +123,7 @@ def test_different_max_parallelism_is_not_chained(env):
 
 
 def test_slot_sharing_groups_end_chains_and_are_inherited(env):
-    group = SlotSharingGroup.builder("heavy").set_cpu_cores(1).build()
+    group = SlotSharingGroup.builder("heavy").set_cpu_cores(1).set_task_heap_memory_mb(1).build()
     numbers(env).map(plus_one).name("A").slot_sharing_group(group).map(plus_one).name("B").print()
     job = graph(env)
     assert names(job) == ["Source: Numbers", "A -> B -> Sink: Print to Std. Out"]
