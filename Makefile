@@ -4,9 +4,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 JOBS ?= 2
+FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test lint format typecheck unit bench soak soak-connectors kafka postgres lock docs api-report clean
+.PHONY: help setup demo test lint format typecheck unit bench soak soak-connectors fuzz kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -53,6 +54,9 @@ soak: setup  ## simulate failures until stopped
 
 soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
 	$(PY) -m tests.connectors.soak
+
+fuzz: setup  ## feed every decoder and reader with damaged bytes, for a long time (FUZZ=examples per test)
+	TIDEGATE_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/fuzz -n $(JOBS) --timeout 0
 
 kafka: setup  ## run a Kafka broker until Ctrl-C, to try things
 	$(PY) -m tests.connectors.broker

@@ -134,7 +134,7 @@ class JobView(View, frozen=True):
 
     @staticmethod
     def from_json(data: bytes) -> JobView:
-        """Raises msgspec.DecodeError for what is no view."""
+        """Raises one of `common.decoding.UNREADABLE` for what is no view."""
         return _decode(data)
 
 

@@ -24,6 +24,7 @@ _ZAP_DOMAIN = "tidegate"
 _MAX_FRAMES_PER_RECEIVE = 256
 _MAX_SOCKETS = 16_384  # three for each peer (one to send on, two to watch it): ZeroMQ's own default is enough for 340
 HANDSHAKE_MS = 3_000  # for a connection to authenticate: until then anybody may have made it
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000  # of a data connection
 _BACKLOG = 256  # all slots of a gang connect at once
 
 
@@ -112,8 +113,8 @@ class ZmqTransport:
             push.setsockopt(zmq.SNDHWM, 0)
             push.setsockopt(zmq.LINGER, 0)
             push.setsockopt(zmq.RECONNECT_IVL, 20)
-            push.setsockopt(zmq.HEARTBEAT_IVL, 2000)
-            push.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+            push.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            push.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
             self._keys.secure_client(push)
             monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
             push.connect(address)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import ConfigurationError
 from tidegate.storage.files import OWNER, PERMISSIONS, Permissions, make_directories, storage_errors
 from tidegate.storage.job_directory import LOCK
@@ -155,7 +156,7 @@ def _encode(owner: LockOwner) -> bytes:
 def _decode(data: bytes) -> LockOwner | None:
     try:
         return msgspec.json.decode(data, type=LockOwner)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except UNREADABLE:
         return None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import SnapshotDamagedError, SnapshotError, StorageUnavailableError
 from tidegate.storage.checksums import checksum
 from tidegate.storage.files import Files, is_gone, open_files
@@ -62,7 +63,7 @@ def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
         raise SnapshotDamagedError(f"{where} is corrupt: its checksum does not match; use another checkpoint")
     try:
         return msgspec.msgpack.decode(data[_HEADER.size : -_TRAILER.size], type=CheckpointMetadata)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise SnapshotDamagedError(f"{where} cannot be decoded: {error}") from error
 
 

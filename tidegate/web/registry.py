@@ -16,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.common.decoding import UNREADABLE
+
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
@@ -70,7 +72,7 @@ def running_jobs() -> list[JobRecord]:
             record = msgspec.json.decode(path.read_bytes(), type=JobRecord)
         except FileNotFoundError:
             continue  # ended in this moment
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             withdraw(path)
             continue
         if record.host not in ("", socket.gethostname()):

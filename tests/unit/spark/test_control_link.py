@@ -9,11 +9,20 @@ from typing import Any, TypeVar
 import pytest
 import zmq
 
+from tests.cut_proxy import CutProxy
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.metric_values import CounterValue, MetricReport
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.codec import decode_from_slot, encode
-from tidegate.protocol.messages import FailureInfo, Leave, MasterToSlot, SlotHeartbeat, TaskFailed
+from tidegate.protocol.messages import (
+    FailureInfo,
+    Leave,
+    MasterHeartbeat,
+    MasterToSlot,
+    SlotHeartbeat,
+    SlotReady,
+    TaskFailed,
+)
 from tidegate.spark.streaming import control_link
 from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.taskmanager.clock import SystemClock
@@ -183,4 +192,60 @@ def test_a_control_thread_that_dies_says_why(master: Master, kills: list[int]) -
     left = master.delivered[0]
     assert isinstance(left, Leave)
     assert "no metrics today" in left.reason
+    link.main_left.set()
+
+
+# ---------------------------------------------------------------- partitions between a slot and the driver
+
+
+@pytest.fixture
+def proxy(master: Master) -> Iterator[CutProxy]:
+    made = CutProxy(master.address)
+    master.address = made.address
+    yield made
+    made.close()
+
+
+WAYS = pytest.mark.parametrize(("forth", "back"), [(True, False), (False, True), (True, True)])
+
+
+@WAYS
+def test_a_partition_shorter_than_the_timeout_is_not_noticed(
+    master: Master, proxy: CutProxy, forth: bool, back: bool
+) -> None:
+    link = master.link(heartbeat_timeout_ms=3_000)
+    master.receive()
+    for n in range(2):
+        proxy.stop(forth, back)
+        link.send(SlotReady(attempt=AttemptNumber(0), slot=SlotIndex(n)))
+        time.sleep(0.3)
+        proxy.go_on()
+        assert master.receive_a(SlotReady).slot == n
+        master.router.send_multipart((b"me", encode(MasterHeartbeat(attempt=AttemptNumber(0)))))
+        assert eventually(lambda n=n: len(master.delivered) == n + 1)
+    assert not any(isinstance(m, Leave) for m in master.delivered)
+
+
+@pytest.mark.parametrize("forth", [True, False])
+def test_a_slot_that_does_not_hear_the_driver_for_too_long_leaves(
+    master: Master, proxy: CutProxy, kills: list[int], forth: bool
+) -> None:
+    link = master.link(heartbeat_timeout_ms=300)
+    master.receive()
+    proxy.stop(forth=forth, back=True)
+    assert eventually(lambda: master.delivered)
+    left = master.delivered[0]
+    assert isinstance(left, Leave)
+    assert "has not answered" in left.reason
+    link.main_left.set()
+
+
+def test_a_broken_connection_to_the_driver_is_noticed_at_once(master: Master, proxy: CutProxy) -> None:
+    link = master.link()
+    master.receive()
+    proxy.break_connections()
+    assert eventually(lambda: master.delivered)
+    left = master.delivered[0]
+    assert isinstance(left, Leave)
+    assert "was lost" in left.reason
     link.main_left.set()

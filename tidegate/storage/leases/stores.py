@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.storage.checksums import checksum
 from tidegate.storage.files import OWNER, PERMISSIONS, Files, make_directories, open_files, write_file
@@ -99,7 +100,7 @@ def _encode(record: LeaseRecord) -> bytes:
 def _stored(data: bytes, version: str) -> Stored:
     try:
         return Stored(msgspec.json.decode(data, type=LeaseRecord), version)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except UNREADABLE:
         return Stored(None, version)
 
 
