@@ -39,6 +39,8 @@ _ROCKSDB_SETTINGS = at(ROCKSDB, "test_each_setting_reaches_rocksdb")
 _BUFFER_TIMEOUT = at(SLOT, "test_buffer_timeout_says_how_long_a_record_waits_for_a_full_batch")
 
 SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
+    "tidegate.history.dir": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
+    "tidegate.history.size": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
     "parallelism.default": at(JOB, "test_default_parallelism"),
     "pipeline.max-parallelism": at(JOB, "test_max_parallelism"),
     "pipeline.name": at(ENVIRONMENT, "test_the_job_name_comes_from_the_call_or_the_configuration"),

@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tidegate
-from tidegate.cli import gc, inspect, jobs, kafka
+from tidegate.cli import gc, inspect, jobs, kafka, look
 from tidegate.common.errors import TidegateError
 
 Command = Callable[[Any], dict[str, Any]]
@@ -19,6 +20,21 @@ Printer = Callable[[dict[str, Any]], None]
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    seconds = getattr(arguments, "watch", None)
+    try:
+        code, answer = _once(arguments)
+        while seconds is not None and code == 0 and answer.get("ended_ms") is None:
+            time.sleep(max(0.1, seconds))
+            if not arguments.json and sys.stdout.isatty():
+                print("\033[H\033[2J", end="")
+            code, answer = _once(arguments)
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _once(arguments: Any) -> tuple[int, dict[str, Any]]:
+    """The exit code and the answer, which has been printed."""
     try:
         answer = arguments.command(arguments)
     except TidegateError as error:
@@ -26,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps({"error": str(error)}))
         else:
             print(f"tidegate: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+        return 1, {}
     try:
         if arguments.json:
             print(json.dumps(answer))
@@ -37,10 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough: `tidegate inspect ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain again at the end
+        return 1 if answer.get("problems") else 0, {"ended_ms": 0}
     if not arguments.json:
         for problem in answer.get("problems", ()):
             print(f"tidegate: {problem}", file=sys.stderr)
-    return 1 if answer.get("problems") else 0
+    return 1 if answer.get("problems") else 0, answer
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,7 +73,25 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("program", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
 
-    _command(commands, "list", "the running jobs of this user", jobs.list_jobs, jobs.print_jobs)
+    listing = _command(commands, "list", "the running jobs of this user", jobs.list_jobs, jobs.print_jobs)
+    listing.add_argument("--all", action="store_true", help="those of the history too")
+    listing.add_argument("--history", metavar="DIR", help="the folder of the history, if not the user's own")
+
+    for name, text, command, printer in (
+        ("show", "a job, its vertices and their figures", look.show, look.print_show),
+        ("checkpoints", "the checkpoints of a job", look.checkpoints, look.print_checkpoints),
+        ("exceptions", "the failures of a job", look.exceptions, look.print_exceptions),
+        ("metrics", "all metrics of a job", look.metrics, look.print_metrics),
+    ):
+        shown = _command(commands, name, text, command, printer)
+        shown.add_argument("job", help="id, beginning of the id, or name; running or ended")
+        shown.add_argument("--watch", nargs="?", type=float, const=2.0, metavar="SECONDS", help="until the job ends")
+        shown.add_argument("--history", metavar="DIR", help="the folder of the history, if not the user's own")
+
+    page = _command(commands, "ui", "the page of running and ended jobs, until Ctrl-C", look.ui, lambda answer: None)
+    page.add_argument("--port", type=int, default=0, help="otherwise any free one")
+    page.add_argument("--read-only", action="store_true", help="print the address that allows only to look")
+    page.add_argument("--history", metavar="DIR", help="the folder of the history, if not the user's own")
 
     savepoint = _command(
         commands, "savepoint", "take a savepoint while the job goes on", jobs.savepoint, lambda a: print(a["path"])
@@ -76,11 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     cancel.add_argument("job", help="id, beginning of the id, or name")
 
-    look = _command(
+    inspected = _command(
         commands, "inspect", "what is in a checkpoint or savepoint", inspect.inspect, inspect.print_snapshot
     )
-    look.add_argument("path", help="its folder, or a job's checkpoint folder: then the latest one")
-    look.add_argument("--entries", type=int, default=3, metavar="N", help="how many entries of each state to show")
+    inspected.add_argument("path", help="its folder, or a job's checkpoint folder: then the latest one")
+    inspected.add_argument("--entries", type=int, default=3, metavar="N", help="how many entries of each state to show")
 
     checkpoint = commands.add_parser("checkpoint", help="look after checkpoint directories")
     below = checkpoint.add_subparsers(required=True, metavar="<command>")

@@ -554,6 +554,19 @@ CHECKPOINT_MAX_INCREMENTS = ConfigOption(
 CHECKPOINT_HISTORY_SIZE = ConfigOption(
     "tidegate.checkpoint.history-size", _INTEGER, 100, "How many checkpoints the statistics remember.", minimum=1
 )
+HISTORY_DIR = ConfigOption(
+    "tidegate.history.dir",
+    _STRING,
+    None,
+    "Where the last view of a job is kept for `tidegate ui` and `tidegate show`. Without: a folder of the user's own.",
+)
+HISTORY_SIZE = ConfigOption(
+    "tidegate.history.size",
+    _INTEGER,
+    100,
+    "How many jobs that folder keeps, the newest. 0: this job is not kept.",
+    minimum=0,
+)
 SINK_COMMIT_RETRIES = ConfigOption(
     "tidegate.sink.commit-retries",
     _INTEGER,

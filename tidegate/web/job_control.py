@@ -6,15 +6,18 @@ import threading
 
 from tidegate.jobmanager.job_view import JobView
 from tidegate.jobmanager.published_client import PublishedJobClient
+from tidegate.web.history import History
 from tidegate.web.job_port import JobPort, RestSettings
 from tidegate.web.jobs import no_such_job
 
 
 class ClientPort:
-    """The REST port of a job that has a client. `open` when the job starts, `close` when it has ended; both do nothing
-    without settings."""
+    """The REST port of a job that has a client, and its place in the history. `open` when the job starts, `close` when
+    it has ended. No port without settings."""
 
-    def __init__(self, client: PublishedJobClient, settings: RestSettings | None) -> None:
+    def __init__(self, client: PublishedJobClient, settings: RestSettings | None, history: History) -> None:
+        self._client = client
+        self._history = history
         self._jobs = ClientJobs(client)
         self._port: JobPort | None = None
         if settings is not None:
@@ -27,6 +30,7 @@ class ClientPort:
 
     def close(self) -> None:
         self._jobs.ended()
+        self._history.keep(self._client.view())
         if self._port is not None:
             self._port.close()
 

@@ -31,10 +31,14 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     read_token: str = ""  # that allows only to look
 
 
-def jobs_directory() -> Path:
+def state_directory() -> Path:
     base = os.environ.get("XDG_STATE_HOME")
     root = Path(base) if base and os.path.isabs(base) else Path.home() / ".local" / "state"
-    return root / "tidegate" / "jobs"
+    return root / "tidegate"
+
+
+def jobs_directory() -> Path:
+    return state_directory() / "jobs"
 
 
 def publish(record: JobRecord) -> Path:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
+import subprocess
 import sys
+import threading
 import time
 import types
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.state.snapshot_kit import FORMATS, make_snapshot
@@ -22,6 +28,7 @@ from tidegate.common.run_defaults import VARIABLE, run_defaults
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.state import serialization
 from tidegate.testing.in_process_job import InProcessJob
+from tidegate.web.history import History
 from tidegate.web.job_port import JobPort
 
 
@@ -53,6 +60,61 @@ def test_list_shows_the_running_jobs(job: FakeJobs, capsys: pytest.CaptureFixtur
     assert code == 0
     assert "RUNNING" in out
     assert json.loads(tidegate(capsys, "list", "--json")[1])["jobs"][0]["status"] == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("command", "told", "key"),
+    [
+        ("show", "BACK-PRESSURED", "vertices"),
+        ("checkpoints", "COMPLETED", "checkpoints"),
+        ("exceptions", "ValueError", "failures"),
+        ("metrics", "numRecordsIn = ", "metrics"),
+    ],
+)
+def test_a_job_is_shown_while_it_runs_and_after(
+    job: FakeJobs, capsys: pytest.CaptureFixture[str], command: str, told: str, key: str
+) -> None:
+    code, out, _ = tidegate(capsys, command, "my job")
+    assert code == 0
+    assert told in out
+    done = msgspec.structs.replace(job.shown, job_id="ef" * 16, name="ended", status_name="FINISHED", ended_ms=9.0)
+    History().keep(done)
+    for name in ("efef", "ended"):
+        assert json.loads(tidegate(capsys, command, "--json", name)[1])[key]
+    code, _, err = tidegate(capsys, command, "nothing")
+    assert code == 1
+    assert "none is in the history" in err
+    assert "ended" not in tidegate(capsys, "list")[1]
+    assert "ended" in tidegate(capsys, "list", "--all")[1]
+
+
+def test_watch_goes_on_until_the_job_has_ended(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
+    over = msgspec.structs.replace(job.shown, status_name="FINISHED", ended_ms=job.shown.started_ms + 1)
+    threading.Timer(0.5, lambda: setattr(job, "shown", over)).start()
+    code, out, _ = tidegate(capsys, "show", "--json", "my job", "--watch", "0.1")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert len(lines) > 1
+    assert (lines[0]["status"], lines[-1]["status"]) == ("RUNNING", "FINISHED")
+
+
+def test_names_cannot_change_the_terminal(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
+    job.shown = msgspec.structs.replace(job.shown, name="a\x1b[2Jb")
+    for command in (("list",), ("show", "my job")):
+        assert "\x1b" not in tidegate(capsys, *command)[1]
+
+
+def test_ui_serves_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "tidegate.cli", "ui"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        url, _, token = process.stdout.readline().strip().partition("/#token=")
+        request = urllib.request.Request(f"{url}/v1/jobs", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert json.loads(response.read()) == {"jobs": []}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 def test_without_jobs_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,7 @@ from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.spark_errors import summarize
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
+from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
 from tidegate.web.job_port import RestSettings
 
@@ -101,7 +102,8 @@ class BatchJob:
         self._statuses = StatusHistory()
         self._publisher = JobPublisher(plan.graph, "BATCH", width(plan.graph), self._clock.now_ms(), configuration)
         self.client = BatchJobClient(self._publisher, self.cancel)
-        self._port = ClientPort(self.client, RestSettings.from_configuration(configuration))
+        rest, history = RestSettings.from_configuration(configuration), History.from_configuration(configuration)
+        self._port = ClientPort(self.client, rest, history)
 
     def start(self) -> None:
         add_running_job(self)

@@ -47,6 +47,7 @@ from tidegate.spark.streaming.slot_wait import SlotWait
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.streaming.worker import SlotLaunch
 from tidegate.taskmanager.clock import SystemClock
+from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
 from tidegate.web.job_port import RestSettings
 
@@ -101,7 +102,7 @@ class JobManager(InstructionCarrier):
             ),
         )
 
-        self._port = ClientPort(self.client, rest)
+        self._port = ClientPort(self.client, rest, History.from_configuration(job.configuration))
 
     @property
     def master(self) -> JobMaster:

@@ -68,11 +68,12 @@ function vertexPanel(v) {
 export function checkpointsView(answer, detail, choose) {
   const { counts, summary } = answer;
   const names = { duration_ms: ["Duration", duration], state_bytes: ["Written", bytes], full_bytes: ["Full size", bytes], alignment_ms: ["Alignment", duration], sync_ms: ["Sync", duration], async_ms: ["Async", duration], inflight_bytes: ["In flight", bytes] };
+  const most = (figure) => Math.max(0, ...answer.checkpoints.slice(0, 200).map((c) => c[figure] ?? 0));
   const spreads = Object.entries(names).filter(([n]) => summary[n]).map(([n, [title, text]]) => ({ title, text, ...summary[n] }));
   return [
     cards([["Completed", number(counts.completed), "good"], ["Failed", number(counts.failed), counts.failed ? "bad" : ""], ["In progress", number(counts.in_progress)], ["Restored", number(counts.restored)],
       ...Object.entries(answer.failures_by_reason).map(([reason, n]) => [reason.toLowerCase().replaceAll("_", " "), number(n), "bad"])]),
-    el("div", { class: "panel" }, el("div", { class: "legend" }, el("span", {}, "line: end-to-end duration"), el("span", {}, "bars: bytes written; red: failed")),
+    el("div", { class: "panel" }, el("div", { class: "legend" }, el("span", {}, `line: end-to-end duration, up to ${duration(most("duration_ms"))}`), el("span", {}, `bars: bytes written, up to ${bytes(most("state_bytes"))}; red: failed`)),
       drawCheckpoints(answer.checkpoints) ?? el("p", { class: "soft" }, "A plot needs two checkpoints.")),
     detail && checkpointPanel(detail),
     el("h2", {}, "History"),

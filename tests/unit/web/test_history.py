@@ -1,0 +1,123 @@
+"""Jobs that have ended, and the server over them and the running ones."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.web.web_kit import FakeJobs, sample_view
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import TidegateError
+from tidegate.jobmanager.job_view import JobView
+from tidegate.web.all_jobs import AllJobs
+from tidegate.web.history import History
+from tidegate.web.job_port import JobPort
+from tidegate.web.jobs import NotThereError
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+def ended(job_id: str, at: float = 1000.0, name: str = "done") -> JobView:
+    return msgspec.structs.replace(sample_view(), job_id=job_id, name=name, status_name="FINISHED", ended_ms=at)
+
+
+def test_the_last_view_comes_back_and_only_its_user_can_read_it(state_home: Path) -> None:
+    view = ended("a" * 32)
+    History().keep(view)
+    assert History().job_ids() == ["a" * 32]
+    assert History().view("a" * 32) == view
+    assert History().view("b" * 32) is None
+    (file,) = (state_home / "state" / "tidegate" / "history").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_the_newest_are_kept_and_one_run_of_each_job(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "h"), 3)
+    for n in range(6):
+        history.keep(ended(f"{n:032d}", 1000.0 + n))
+    history.keep(ended(f"{4:032d}", 2000.0, "again"))
+    assert history.job_ids() == [f"{n:032d}" for n in (4, 5, 3)]
+    again = history.view(f"{4:032d}")
+    assert again is not None
+    assert again.name == "again"
+
+
+def test_the_folder_and_the_size_come_from_the_configuration(tmp_path: Path) -> None:
+    keys = {"tidegate.history.dir": str(tmp_path / "there"), "tidegate.history.size": 1}
+    history = History.from_configuration(Configuration.from_dict(keys))
+    history.keep(ended("a" * 32))
+    history.keep(ended("b" * 32, 2000.0))
+    assert [file.name[14:] for file in (tmp_path / "there").iterdir()] == [f"{'b' * 32}.json"]
+    off = Configuration.from_dict({**keys, "tidegate.history.dir": str(tmp_path / "off"), "tidegate.history.size": 0})
+    History.from_configuration(off).keep(ended("a" * 32))
+    assert not (tmp_path / "off").exists()
+
+
+def test_what_cannot_be_kept_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    History(str(tmp_path / "file" / "below")).keep(ended("a" * 32))
+    assert "could not be kept" in caplog.text
+
+
+def test_damaged_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
+    history = History(str(tmp_path))
+    (tmp_path / f"{5:013d}-{'c' * 32}.json").write_text("{")
+    (tmp_path / "notes.json").write_text("{}")
+    history.keep(ended("a" * 32))
+    assert [view.job_id for view in AllJobs(history).views()] == ["a" * 32]
+    with pytest.raises(NotThereError):
+        AllJobs(history).view("c" * 32)
+
+
+@pytest.fixture
+def running() -> Iterator[FakeJobs]:
+    jobs = FakeJobs()
+    port = JobPort(jobs, jobs.shown.job_id, jobs.shown.name, 1.0, "127.0.0.1", 0)
+    port.open()
+    port._thread.join()
+    yield jobs
+    jobs.over.set()
+    port.close()
+
+
+def test_running_jobs_are_shown_and_changed_through_their_own_port(running: FakeJobs) -> None:
+    History().keep(ended("a" * 32))
+    History().keep(ended(running.shown.job_id, 5.0, "an earlier run"))
+    jobs = AllJobs(History())
+    assert [(v.job_id, v.name) for v in jobs.views()] == [("abcd" * 8, "my job"), ("a" * 32, "done")]
+    assert jobs.view("abcd" * 8) == running.shown
+    assert jobs.savepoint("abcd" * 8, "/d") == "/d/savepoint-1"
+    assert jobs.stop("abcd" * 8, True, "/d") == "there"
+    assert running.calls == [("savepoint", "/d"), ("stop", True, "/d")]
+    with pytest.raises(TidegateError, match="no folder was given"):
+        jobs.savepoint("abcd" * 8, None)
+    running.over.set()
+    assert jobs.cancel("abcd" * 8) == "CANCELED"
+
+
+def test_a_job_that_has_ended_cannot_be_changed() -> None:
+    History().keep(ended("a" * 32))
+    with pytest.raises(TidegateError, match="has ended"):
+        AllJobs(History()).cancel("a" * 32)
+    with pytest.raises(NotThereError):
+        AllJobs(History()).cancel("b" * 32)
+
+
+def test_a_storage_that_hangs_does_not_hold_up_the_end_of_a_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hang = threading.Event()
+    monkeypatch.setattr("tidegate.web.history._PATIENCE_S", 0.05)
+    monkeypatch.setattr(History, "_keep", lambda self, view: hang.wait(10))
+    History().keep(ended("a" * 32))
+    hang.set()
+    assert "does not answer" in caplog.text
