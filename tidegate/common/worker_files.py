@@ -14,6 +14,8 @@ class WorkerFiles:
     python_executable: str | None = None  # None: as the session says
     modules: tuple[str, ...] = ()  # Python files, package folders and zips besides those beside the program's script
 
+    requirements: tuple[str, str] | None = None  # requirements file and folder of packages, both on the driver
+
     def paths(self) -> dict[str, str]:
         """Name -> what a worker makes a path of: a file's path on the driver, or the name of an archive's folder."""
         return {**self.cached, **{name: name for name in self.archives}}

@@ -436,7 +436,9 @@ class StreamExecutionEnvironment(WorkerSettings):
         """All that a runtime needs, copied: what is set here later does not reach the job."""
         modules = (*self._python_files, *options.read(self._configuration, options.PYTHON_FILES))
         chosen = self._worker_files
-        files = WorkerFiles(dict(chosen.cached), dict(chosen.archives), chosen.python_executable, modules)
+        files = WorkerFiles(
+            dict(chosen.cached), dict(chosen.archives), chosen.python_executable, modules, chosen.requirements
+        )
         return Submission(graph, Configuration(self._configuration), self._spark, files)
 
     def _job_id(self) -> str | None:

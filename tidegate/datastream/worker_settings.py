@@ -39,12 +39,22 @@ class WorkerSettings:
         self._worker_files.archives[name] = path
 
     def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
-        """Accepted for programs that come from PyFlink. Nothing is installed: workers run in the Python environment
-        that Spark gives them, which has to have what the file lists."""
-        _existing("set_python_requirements", requirements_file_path)
+        """What the workers need besides what Spark gives them. With `requirements_cache_dir`, a folder of packages
+        (`pip download -d`), the driver installs them from there when the job is submitted, into a folder of the job,
+        and the workers import them from it; what they have already wins. Without it nothing is installed, which is
+        warned about: a worker would have to reach a package index."""
+        path = _existing("set_python_requirements", requirements_file_path)
+        if requirements_cache_dir is not None:
+            packages = _existing("set_python_requirements", requirements_cache_dir)
+            if not os.path.isdir(packages):
+                raise ConfigurationError(f"set_python_requirements: '{packages}' is not a folder")
+            self._worker_files = dataclasses.replace(self._worker_files, requirements=(path, packages))
+            return
+        self._worker_files = dataclasses.replace(self._worker_files, requirements=None)
         warnings.warn(
-            "set_python_requirements installs nothing: install the requirements where Spark's workers run, or ship an "
-            "environment with Spark (spark.archives) and choose it with set_python_executable()",
+            "set_python_requirements without a folder of packages (requirements_cache_dir) installs nothing: install "
+            "the requirements where Spark's workers run, or ship an environment with Spark "
+            "(spark.archives) and choose it with set_python_executable()",
             UserWarning,
             stacklevel=2,
         )

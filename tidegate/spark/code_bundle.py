@@ -34,6 +34,8 @@ class CodeBundle:
         str, ...
     ] = ()  # directories on the driver's sys.path; used where they exist (local mode, shared disks)
 
+    archives: tuple[str, ...] = ()  # of installed packages, by the names under which Spark has unpacked them
+
     @staticmethod
     def collect(python_files: Sequence[str]) -> CodeBundle:
         """Everything beside the main script, then `add_python_file` arguments (which win)."""
@@ -174,12 +176,21 @@ def install(bundle: CodeBundle) -> None:
         sys.meta_path.remove(finder)
         for name in finder.bundle.modules:
             sys.modules.pop(name, None)
-    added = [path for path in bundle.paths if path not in sys.path and os.path.isdir(path)]
+    paths = [*bundle.paths, *_unpacked(bundle.archives)]
+    added = [path for path in paths if path not in sys.path and os.path.isdir(path)]
     sys.path += added
     if bundle.modules:
         sys.meta_path.append(BundleFinder(bundle))
     if added or bundle.modules:  # it reads the directory of Spark's own zip anew each time, which takes 0.1 s
         importlib.invalidate_caches()
+
+
+def _unpacked(archives: tuple[str, ...]) -> list[str]:
+    if not archives:
+        return []
+    from pyspark import SparkFiles
+
+    return [SparkFiles.get(name) for name in archives]
 
 
 def adopt_main_classes() -> None:

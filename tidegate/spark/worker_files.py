@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 from tidegate.common.worker_files import WorkerFiles
+from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.requirements import install_requirements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,11 +22,29 @@ def distribute(session: SparkSession, files: WorkerFiles) -> None:
     sc = session.sparkContext
     if files.python_executable is not None:
         sc.pythonExec = files.python_executable
-    if not re.match(r"local($|\[)", sc.master or ""):  # otherwise the workers see the files where they are
+    if not _workers_are_here(session):
         for path in files.cached.values():
             sc.addFile(path, recursive=os.path.isdir(path))
     for name, path in files.archives.items():
         sc.addArchive(f"{path}#{name}")
+
+
+def code_for(session: SparkSession, files: WorkerFiles) -> CodeBundle:
+    """On the driver: the program's modules, and the packages of its requirements, which are installed here."""
+    bundle = CodeBundle.collect(files.modules)
+    if files.requirements is None:
+        return bundle
+    folder = install_requirements(*files.requirements, python=files.python_executable or sys.executable)
+    if _workers_are_here(session):
+        return dataclasses.replace(bundle, paths=(*bundle.paths, folder))
+    name = os.path.basename(folder)
+    session.sparkContext.addArchive(f"{shutil.make_archive(folder, 'zip', folder)}#{name}")
+    return dataclasses.replace(bundle, archives=(name,))
+
+
+def _workers_are_here(session: SparkSession) -> bool:
+    """On this machine, where they see the files where they are."""
+    return re.match(r"local($|\[)", session.sparkContext.master or "") is not None
 
 
 def local_paths(paths: dict[str, str]) -> dict[str, str]:

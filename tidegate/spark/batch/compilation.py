@@ -30,7 +30,7 @@ from tidegate.spark.batch.source_blocks import gives_blocks, with_stand_in_split
 from tidegate.spark.batch.worker import TaskLaunch, run_collected_partition, run_partition
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.session import obtain_session
-from tidegate.spark.worker_files import distribute
+from tidegate.spark.worker_files import code_for, distribute
 
 _partitioner_ids = itertools.count(1)  # Spark takes partitioners of equal size and id for the same
 
@@ -71,7 +71,7 @@ def collected_rdd(submission: Submission) -> RDD[bytes]:
         raise ConfigurationError(f"a stream that stays in Spark has to be the only end of its job; there is: {names}")
     session = obtain_session(configuration, submission.session, width(graph), busy=True)
     distribute(session, files)
-    compiler = _Compiler(session, plan, CodeBundle.collect(files.modules))
+    compiler = _Compiler(session, plan, code_for(session, files))
     compiler.build(leave_out=ends[0])
     rdd = compiler.task_rdd(ends[0], run_collected_partition)
     return RDD(rdd._jrdd, session.sparkContext, NoOpSerializer())

@@ -13,10 +13,9 @@ from tidegate.jobmanager.runtime import Runtime, Submission
 from tidegate.spark.batch.compilation import plan_configured, width, with_splits
 from tidegate.spark.batch.job import BatchJob
 from tidegate.spark.batch.job_savepoint import planned_savepoint
-from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import obtain_session
-from tidegate.spark.worker_files import distribute
+from tidegate.spark.worker_files import code_for, distribute
 from tidegate.taskmanager.clock import SystemClock
 
 log = logging.getLogger("tidegate.batch")
@@ -38,6 +37,6 @@ class BatchRuntime(Runtime):
         session = obtain_session(configuration, submission.session, width(graph), busy=jobs_are_running())
         spare_background_jobs()
         distribute(session, files)
-        job = BatchJob(session, plan, CodeBundle.collect(files.modules), configuration, savepoint)
+        job = BatchJob(session, plan, code_for(session, files), configuration, savepoint)
         job.start()
         return job.client

@@ -10,11 +10,10 @@ from tidegate.jobmanager.preparation import prepare_job
 from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.jobmanager.running_jobs import jobs_are_running
 from tidegate.jobmanager.runtime import Runtime, Submission
-from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import check_slots, obtain_session
 from tidegate.spark.streaming.job_manager import JobManager
-from tidegate.spark.worker_files import distribute
+from tidegate.spark.worker_files import code_for, distribute
 from tidegate.web.job_port import RestSettings
 
 
@@ -32,7 +31,7 @@ class StreamingRuntime(Runtime):
             manager = JobManager(
                 session=session,
                 job=job,
-                bundle=CodeBundle.collect(files.modules),
+                bundle=code_for(session, files),
                 savepoint_directory=options.read(configuration, options.SAVEPOINT_DIR),
                 rest=RestSettings.from_configuration(configuration),
             )
