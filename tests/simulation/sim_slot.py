@@ -62,7 +62,7 @@ class SimTransport:
         self._slot = slot
 
     def send(self, to: SlotIndex, frame: Frame) -> None:
-        self._slot.sim.network_send(self._slot, to, frame)
+        self._slot.sim.network_send(self._slot, to, frame.detached())
 
     def receive(self) -> list[Frame]:
         raise AssertionError("the simulator hands frames in")
@@ -241,7 +241,8 @@ def check_credits(gang: list[SimSlot]) -> None:
             if link.dead:
                 return  # a broken connection has lost some
             for frame in link.queue:
-                under_way[frame.address] += {ROWS: 1, ROWS_WITH_TIMESTAMPS: 1, CREDIT: frame.amount}.get(frame.kind, 0)
+                spent = {ROWS: frame.cost, ROWS_WITH_TIMESTAMPS: frame.cost, CREDIT: frame.amount}
+                under_way[frame.address] += spent.get(frame.kind, 0)
     for slot in gang:
         assert slot.runtime is not None
         for address, target in slot.runtime.channels.remote.items():

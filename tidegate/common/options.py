@@ -513,14 +513,16 @@ NETWORK_CREDITS = ConfigOption(
     "tidegate.network.credits-per-channel",
     _INTEGER,
     4,
-    "How many batches may be under way on one channel; bounds memory and sets the strength of back-pressure.",
+    "How many batches may be under way on one channel; bounds memory and sets the strength of back-pressure. A record "
+    "that is larger than a batch should be takes the place of several.",
     minimum=1,
 )
 NETWORK_MAX_BATCH_BYTES = ConfigOption(
     "tidegate.network.max-batch-bytes",
     _MEMORY,
     1 << 20,
-    "A channel whose batches turn out to be larger makes them of fewer records from then on.",
+    "A batch between two tasks is sent when its records take about this much memory; it never has twice as much unless "
+    "it is a single record.",
     minimum=1,
 )
 SLOT_START_TIMEOUT = ConfigOption(

@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidegate.common.value_sizes import estimated_size
+
+_LARGE = 4096  # bytes: values that the sample says are larger are all looked at
+
 
 class Batch:
     """Records in order, with one event timestamp (ms since the epoch) per record when the stream has timestamps.
@@ -50,6 +54,10 @@ class Batch:
         """The records of this batch and of all others, each of which it `joins`, in order. None of them changes."""
         raise NotImplementedError
 
+    def estimated_bytes(self) -> int:
+        """About how much memory the records take. Asked once or twice for each batch on a channel: has to be cheap."""
+        return 0
+
     def rows(self) -> RecordBatch:
         """The same records as rows."""
         raise NotImplementedError
@@ -58,11 +66,12 @@ class Batch:
 class RecordBatch(Batch):
     """Rows: a list of Python values. Neither list is ever changed in place by a receiver."""
 
-    __slots__ = ("timestamps", "values")
+    __slots__ = ("_bytes", "timestamps", "values")
 
     def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
         self.values = values
         self.timestamps = timestamps
+        self._bytes = -1  # estimated when it is asked for
 
     def __len__(self) -> int:
         return len(self.values)
@@ -96,6 +105,18 @@ class RecordBatch(Batch):
             if timestamps is not None:
                 timestamps += rows.timestamps or ()
         return RecordBatch(values, timestamps)
+
+    def estimated_bytes(self) -> int:
+        """Small values are judged by three of them, which costs a microsecond or two; large ones one by one."""
+        if self._bytes < 0:
+            values = self.values
+            count = len(values)
+            sample = [values[0], values[count // 2], values[-1]] if count > 3 else values
+            self._bytes = sum(map(estimated_size, sample))
+            if count > 3:
+                small = self._bytes < 3 * _LARGE
+                self._bytes = self._bytes * count // 3 if small else sum(map(estimated_size, values))
+        return self._bytes
 
     def rows(self) -> RecordBatch:
         return self

@@ -1,7 +1,8 @@
 """The two ends of a logical channel and its credit book: plain objects, no I/O.
 
-The receiver grants *credits*, one per batch it is ready to hold. The sender sends a batch only against a credit;
-control elements need none but keep their place behind the batches before them, except an unaligned barrier, which
+The receiver grants *credits*, one per batch of ordinary size that it is ready to hold. The sender sends a batch only
+against credit: one, or several when a single record is so large that its batch is larger than batches should be.
+Control elements need none but keep their place behind the batches before them, except an unaligned barrier, which
 overtakes. So a slow receiver holds back only its own senders, memory is bounded at both ends, and a barrier is never
 stuck in a full pipe. Read `docs/concepts/network.md` first.
 """
@@ -17,6 +18,8 @@ from tidegate.common.ids import ChannelAddress
 from tidegate.contracts.batches import Batch
 from tidegate.network.elements import CheckpointBarrier, ControlElement, Watermark
 from tidegate.network.serialization import Element, SerializedElement, serialize
+
+DEFAULT_MAX_BYTES = 1 << 20  # of a batch
 
 
 class Channel(Protocol):
@@ -37,10 +40,14 @@ class OutputChannel:
     """
 
     __slots__ = (
+        "_bytes",
         "_count",
+        "_max_bytes",
+        "_most_credits",
         "_parts",
         "address",
         "batch_size",
+        "bytes_made",
         "bytes_out",
         "credits",
         "oldest_ms",
@@ -51,17 +58,24 @@ class OutputChannel:
 
     MAX_QUEUED = 2  # batches that may wait for credit before the producer has to stop
 
-    def __init__(self, address: ChannelAddress, credits: int, batch_size: int) -> None:
+    def __init__(
+        self, address: ChannelAddress, credits: int, batch_size: int, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
         self.address = address
         self.credits = credits  # batches that may be sent now, >= 0
         self.batch_size = batch_size  # records after which the batch under construction is finished
+        self._max_bytes = max_bytes  # the same in bytes, estimated
+        # The receiver gives credits back when half of them are due: a batch must not need more than it can then have.
+        self._most_credits = credits // 2 + 1
         self.queue: deque[Element] = deque()  # finished, in order
         self.queued_batches = 0  # batches in `queue`
         self.bytes_out = 0  # of all that was serialised for another slot
         self.records_out = 0  # in all batches that were finished so far
+        self.bytes_made = 0  # in all that was added so far, estimated
         self.oldest_ms: float | None = None  # when the batch under construction got its first record; None if empty
         self._parts: list[Batch] = []  # of the batch under construction; they are joined when it is finished
         self._count = 0  # records in them
+        self._bytes = 0  # the same in bytes, estimated
 
     # ------------------------------------------------------------ producing
     @property
@@ -78,24 +92,40 @@ class OutputChannel:
         if not parts:
             self.oldest_ms = now_ms
         parts.append(batch)
+        size = batch.estimated_bytes()
+        self.bytes_made += size
+        self._bytes += size
         self._count += len(batch)
-        if self._count >= self.batch_size:
+        if self._count >= self.batch_size or self._bytes >= self._max_bytes:
             self.flush()
 
     def flush(self) -> None:
         """Finish the batch under construction, if it holds anything. The one place where batches are cut to size: none
-        has twice as many records as `batch_size`, since a receiver's memory is counted in batches."""
-        parts, count, size = self._parts, self._count, self.batch_size
+        has twice as many records as `batch_size`, or twice as many bytes as `max_bytes` unless it is a single record,
+        since a receiver's memory is counted in batches."""
+        parts, count, size, heavy = self._parts, self._count, self.batch_size, self._bytes >= 2 * self._max_bytes
         if not parts:
             return
-        self._parts, self._count, self.oldest_ms = [], 0, None
+        self._parts, self._count, self._bytes, self.oldest_ms = [], 0, 0, None
         self.records_out += count
         batch = parts[0] if len(parts) == 1 else parts[0].join(parts[1:])
-        if count < 2 * size:
+        pieces = [batch]
+        if count >= 2 * size:
+            pieces = [batch.slice(start, start + size) for start in range(0, count, size)]
+        for piece in pieces:
+            if heavy:
+                self._push_in_pieces(piece)
+            else:
+                self._push(piece)
+
+    def _push_in_pieces(self, batch: Batch) -> None:
+        """Halves, until they are light enough: records of very different sizes need no account of each."""
+        count = len(batch)
+        if count == 1 or batch.estimated_bytes() < 2 * self._max_bytes:
             self._push(batch)
-            return
-        for start in range(0, count, size):
-            self._push(batch.slice(start, start + size))
+        else:
+            self._push_in_pieces(batch.slice(0, count // 2))
+            self._push_in_pieces(batch.slice(count // 2, count))
 
     def add_control(self, element: ControlElement) -> None:
         """Put a control element behind everything produced so far. A watermark replaces one that still waits at the
@@ -152,17 +182,24 @@ class OutputChannel:
                 self.queue.append(e)
 
     # ------------------------------------------------------------ sending
-    def take_sendable(self) -> Iterator[Element]:
-        """The elements that may be sent now, in order; each batch spends a credit as it is taken."""
+    def take_sendable(self) -> Iterator[tuple[Element, int]]:
+        """The elements that may be sent now, in order, each with the credits that it spends as it is taken."""
         queue = self.queue
         while queue:
             head = queue[0]
+            cost = 0
             if isinstance(head, Batch):
                 if self.credits == 0:
                     return
-                self.credits -= 1
+                cost = self._cost(head)
+                if self.credits < cost:
+                    return
+                self.credits -= cost
                 self.queued_batches -= 1
-            yield queue.popleft()
+            yield queue.popleft(), cost
+
+    def _cost(self, batch: Batch) -> int:
+        return min(max(1, batch.estimated_bytes() // self._max_bytes), self._most_credits)
 
     def grant(self, credits: int) -> None:
         check_internal(credits > 0, f"channel {self.address}: granted {credits} credits")
@@ -184,6 +221,7 @@ class InputChannel:
     """The receiver's end: elements in arrival order, and how many credits are owed back to the sender."""
 
     __slots__ = (
+        "_costs",
         "address",
         "blocked",
         "capacity",
@@ -203,19 +241,22 @@ class InputChannel:
         self.input_index = input_index  # input 0 or 1 of the head operator
         self.capacity = capacity  # credits granted to the sender when the channel is new
         self.queue: deque[Element] = deque()
-        self.held = 0  # batches received against a credit and not yet consumed, <= capacity
+        self.held = 0  # credits of the batches that were received and not yet consumed, <= capacity
+        self._costs: deque[int] = deque()  # the same, batch by batch
         self.restored = 0  # batches of a restored snapshot not yet consumed; always at the front of the queue
-        self.owed = 0  # batches consumed whose credit was not given back yet; held + owed <= capacity
+        self.owed = 0  # credits of consumed batches that were not given back yet; held + owed <= capacity
         self.blocked = False  # alignment: nothing is taken from the queue
         self.end_of_data = False
         self.recording: list[SerializedElement] | None = None  # unaligned: what arrives until the barrier comes
 
-    def receive(self, element: Element) -> None:
+    def receive(self, element: Element, cost: int = 1) -> None:
+        """`cost` is what a batch cost its sender."""
         if isinstance(element, Batch):
-            self.held += 1
+            self.held += cost
+            self._costs.append(cost)
             check_internal(
                 self.held + self.owed <= self.capacity,
-                f"channel {self.address}: {self.held} batches held, {self.owed} owed, {self.capacity} credits in all",
+                f"channel {self.address}: {self.held} credits held, {self.owed} owed, {self.capacity} in all",
             )
         if self.recording is not None and not isinstance(element, CheckpointBarrier):
             self.recording.append(serialize(element))
@@ -231,8 +272,9 @@ class InputChannel:
         if self.restored:
             self.restored -= 1
         else:
-            self.held -= 1
-            self.owed += 1
+            cost = self._costs.popleft()
+            self.held -= cost
+            self.owed += cost
 
     def take_owed(self) -> int:
         owed, self.owed = self.owed, 0

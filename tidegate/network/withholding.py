@@ -6,7 +6,7 @@ from collections import deque
 
 from tidegate.common.ids import ChannelAddress
 from tidegate.contracts.batches import Batch
-from tidegate.network.channels import OutputChannel
+from tidegate.network.channels import DEFAULT_MAX_BYTES, OutputChannel
 from tidegate.network.elements import ControlElement
 from tidegate.network.serialization import Element
 
@@ -20,8 +20,10 @@ class WithholdingChannel(OutputChannel):
 
     __slots__ = ("made",)
 
-    def __init__(self, address: ChannelAddress, credits: int, batch_size: int) -> None:
-        super().__init__(address, credits, batch_size)
+    def __init__(
+        self, address: ChannelAddress, credits: int, batch_size: int, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        super().__init__(address, credits, batch_size, max_bytes)
         self.made: deque[Element] = deque()  # finished and withheld, in order
 
     def add_control(self, element: ControlElement) -> None:

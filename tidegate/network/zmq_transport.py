@@ -22,6 +22,7 @@ from tidegate.network.wire import Frame, FrameError, decode, encode_header
 
 _ZAP_DOMAIN = "tidegate"
 _MAX_FRAMES_PER_RECEIVE = 256
+_COPIED = 1 << 16  # smaller parts are copied into the message: it is cheaper than watching over them
 _MAX_SOCKETS = 16_384  # three for each peer (one to send on, two to watch it): ZeroMQ's own default is enough for 340
 HANDSHAKE_MS = 3_000  # for a connection to authenticate: until then anybody may have made it
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000  # of a data connection
@@ -127,19 +128,31 @@ class ZmqTransport:
         sequence = self._sent[to]
         self._sent[to] = sequence + 1
         header = encode_header(frame._replace(sequence=sequence))
-        self._peers[to].send_multipart((header, frame.payload), zmq.NOBLOCK)
+        peer = self._peers[to]
+        if not frame.buffers and len(frame.payload) < _COPIED:
+            peer.send_multipart((header, frame.payload), zmq.NOBLOCK)
+            return
+        parts = [frame.payload, *frame.buffers]
+        peer.send(header, zmq.NOBLOCK | zmq.SNDMORE)
+        for i, part in enumerate(parts, 1):
+            more = zmq.SNDMORE if i < len(parts) else 0
+            # Bytes cannot change any more and are sent as they are. Other buffers belong to the user's objects, which
+            # may change before the I/O thread comes to them: half of one record and half of the next would be sent.
+            peer.send(part, zmq.NOBLOCK | more, copy=not isinstance(part, bytes))
 
     def receive(self) -> list[Frame]:
         frames: list[Frame] = []
         pull = self._pull
         while len(frames) < _MAX_FRAMES_PER_RECEIVE:
             try:
-                parts = pull.recv_multipart(zmq.NOBLOCK)
+                # Not copied: what is unpickled from it (or refers to it: large arrays) keeps the message alive.
+                parts = pull.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            if len(parts) != 2:
+            if len(parts) < 2:
                 raise FrameError(f"a frame came in {len(parts)} parts")
-            frame = decode(*parts)
+            header, payload, *buffers = [part.buffer for part in parts]
+            frame = decode(header, payload, buffers)
             if frame.attempt != self._attempt:
                 continue  # a worker of an earlier attempt whose peer had this port: fenced, and not in our numbering
             expected = self._received.get(frame.sender, 0)

@@ -16,7 +16,7 @@ class RuntimeSettings:
 
     batch_size: int = 1024  # records per batch on a channel, and the most that an operator gets at once
     credits_per_channel: int = 4
-    max_batch_bytes: int = 1 << 20  # a channel whose batches turn out larger makes smaller ones
+    max_batch_bytes: int = 1 << 20  # of a batch, estimated, unless it is a single record
     checkpointing: bool = False
     exactly_once: bool = True
     trace: bool = False  # print each barrier, alignment and snapshot

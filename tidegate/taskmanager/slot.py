@@ -17,7 +17,7 @@ from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.metric_values import MetricReport
 from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
 from tidegate.network.channels import InputChannel, OutputChannel
-from tidegate.network.serialization import Element, deserialize, serialize
+from tidegate.network.serialization import Buffers, Element, deserialize, serialize
 from tidegate.network.wire import CREDIT, Frame, FrameError
 from tidegate.protocol.messages import (
     CollectAck,
@@ -134,17 +134,17 @@ class SlotRuntime:
         if found is None:
             raise _no_channel(frame)
         task, into = found
-        self._figures[task].bytes_in += len(frame.payload)
+        self._figures[task].bytes_in += len(frame.payload) + sum(map(len, frame.buffers))
         try:
-            element = deserialize(frame.kind, frame.payload)
+            element = deserialize(frame.kind, frame.payload, frame.buffers)
         except Exception as error:
             raise OperatorFailure(
                 task.vertex.operators[0].name, task.subtask, "unpickling records from another worker", error
             ) from error
-        self._receive(task, into, element)
+        self._receive(task, into, element, frame.cost)
 
-    def _receive(self, task: Task, channel: InputChannel, element: Element) -> None:
-        channel.receive(element)
+    def _receive(self, task: Task, channel: InputChannel, element: Element, cost: int) -> None:
+        channel.receive(element, cost)
         if isinstance(element, ModelElement):
             task.model.element_arrived(channel, element, self._host.clock.now_ms())
 
@@ -226,22 +226,26 @@ class SlotRuntime:
         remote = self.channels.remote.get(address)
         if remote is None:
             task, into = self.channels.inputs[address]
-            for element in channel.take_sendable():
-                self._receive(task, into, element)
+            for element, cost in channel.take_sendable():
+                self._receive(task, into, element, cost)
             return
-        for element in channel.take_sendable():
+        for element, cost in channel.take_sendable():
+            buffers: Buffers = []
             try:
-                kind, count, payload = serialize(element)
+                kind, count, payload = serialize(element, buffers)
             except Exception as error:
                 edge = self._graph.edges[address.edge]
                 name = self._graph.vertices[edge.source].operators[edge.source_operator].name
                 raise OperatorFailure(
                     name, address.upstream, "pickling its results for another worker", error
                 ) from error
-            channel.bytes_out += len(payload)
-            if len(payload) > self._settings.max_batch_bytes and count > 1:
-                channel.batch_size = max(1, count * self._settings.max_batch_bytes // len(payload))
-            self._host.transport.send(remote, Frame(kind, self._attempt, self._slot, 0, address, count, payload))
+            size = len(payload) + sum(buffer.nbytes for buffer in buffers)
+            channel.bytes_out += size
+            if size > self._settings.max_batch_bytes and count > 1:
+                # The estimate was too low: records that look like small ones, or a few large ones among many.
+                channel.batch_size = max(1, count * self._settings.max_batch_bytes // size)
+            frame = Frame(kind, self._attempt, self._slot, 0, address, count, payload, cost, buffers)
+            self._host.transport.send(remote, frame)
 
     def _return_credits(self, channel: InputChannel) -> None:
         source = self.channels.input_from.get(channel.address)

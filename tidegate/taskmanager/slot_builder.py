@@ -129,7 +129,9 @@ class SlotBuilder:
         local: int | None = None
         for downstream in graph.downstream_subtasks(edge, place.subtask):
             address = ChannelAddress(edge.edge_id, place.subtask, downstream)
-            channel = self._model.output_channel(address, settings.credits_per_channel, settings.batch_size)
+            channel = self._model.output_channel(
+                address, settings.credits_per_channel, settings.batch_size, settings.max_batch_bytes
+            )
             self._channels.outputs[address] = channel
             slot = graph.slot_of(edge.target, downstream)
             if slot != self._slot:

@@ -26,7 +26,8 @@ from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.task_time import TaskTime
 
 _SLICE_TARGET_MS = 4.0  # a slice of work should not take longer than this
-_FIRST_SLICE = 16
+_FIRST_SLICE = 1  # nothing is known yet of how long the records take and how large their results are
+_SLICE_BATCHES = 4  # a slice of work should not make more bytes of results than so many batches may have
 
 
 class TaskState(enum.Enum):
@@ -74,7 +75,9 @@ class Task:
         self._send = services.send
         self._clock = services.clock
         self._max_slice = settings.batch_size
-        self._slice = min(_FIRST_SLICE, settings.batch_size)
+        self._slice = _FIRST_SLICE
+        self._max_bytes = _SLICE_BATCHES * settings.max_batch_bytes
+        self._bytes_made = 0  # of all slices before this one
         self._turn = 0  # input channel to look at first
         self.time = TaskTime(
             chain,
@@ -213,9 +216,15 @@ class Task:
         self._adapt_slice(size, self._clock.now_ms() - now_ms)
 
     def _adapt_slice(self, size: int, took_ms: float) -> None:
+        in_all = 0
+        for channel in self.out_channels:
+            in_all += channel.bytes_made
+        made, self._bytes_made = in_all - self._bytes_made, in_all
         if took_ms > _SLICE_TARGET_MS:
             self._slice = max(1, min(self._slice // 2, int(size * _SLICE_TARGET_MS / took_ms)))
-        elif size >= self._slice and took_ms < _SLICE_TARGET_MS / 2:
+        elif made > self._max_bytes:
+            self._slice = max(1, min(self._slice // 2, size * self._max_bytes // made))
+        elif size >= self._slice and took_ms < _SLICE_TARGET_MS / 2 and made < self._max_bytes // 2:
             self._slice = min(self._max_slice, self._slice * 2)
 
     def _process_control(self, channel: InputChannel, element: ControlElement, now_ms: float) -> None:

@@ -62,6 +62,7 @@ class InProcessSlot:
         return self
 
     def send(self, to: SlotIndex, frame: Frame) -> None:
+        frame = frame.detached()
         self._job.frames.append(frame)
         self._job.slots[to]._inbox.append(frame)
 

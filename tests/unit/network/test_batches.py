@@ -58,7 +58,7 @@ def emitted(kind, batches, targets=2, **how):
         output.emit(batch)
     for channel in channels:
         channel.flush()
-    return [[(type(b), b.rows().values) for b in channel.take_sendable()] for channel in channels]
+    return [[(type(b), b.rows().values) for b, _ in channel.take_sendable()] for channel in channels]
 
 
 @pytest.mark.parametrize("batch", [RecordBatch([5, 6, 7, 8]), RecordBatch([5, 6, 7, 8], [50, 60, 70, 80])])
@@ -128,7 +128,7 @@ def test_kinds_do_not_share_a_batch():
 def test_a_large_batch_of_any_kind_is_cut_and_costs_a_credit_for_each_part():
     channel = OutputChannel(ADDRESS, credits=2, batch_size=3)
     channel.add(Numbers(range(8)), 0.0)
-    assert [len(b) for b in channel.take_sendable()] == [3, 3]
+    assert [len(b) for b, _ in channel.take_sendable()] == [3, 3]
     assert channel.queued_batches == 1
     channel.check_invariants()
 

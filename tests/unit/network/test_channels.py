@@ -17,7 +17,7 @@ def output(credits=2, batch_size=3):
 
 
 def sent(channel):
-    return list(channel.take_sendable())
+    return [element for element, _ in channel.take_sendable()]
 
 
 def values(elements):
@@ -165,3 +165,61 @@ def test_values_that_plain_pickle_refuses_are_sent_all_the_same():
     restored = deserialize(form.kind, form.payload).values
     assert restored[0].x == 7
     assert restored[1]() == 8
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def heavy(count, size=100):
+    return RecordBatch([bytes([i]) * size for i in range(count)])
+
+
+def test_batches_of_large_records_are_cut_by_their_bytes_from_the_first_on():
+    channel = OutputChannel(ADDRESS, 99, 1024, max_bytes=250)
+    channel.add(heavy(20), 0.0)
+    assert channel.oldest_ms is None, "finished at once, not when it has 1024 records"
+    batches = sent(channel)
+    assert all(sum(map(len, b.values)) < 500 for b in batches)
+    assert [v for b in batches for v in b.values] == heavy(20).values
+
+
+def test_small_and_large_records_in_one_batch_are_cut_where_the_large_ones_are():
+    channel = OutputChannel(ADDRESS, 99, 1024, max_bytes=10_000)
+    mixed = [b"x"] * 60 + [b"y" * 20_000] * 4
+    channel.add(RecordBatch(mixed), 0.0)
+    channel.flush()
+    batches = sent(channel)
+    assert [v for b in batches for v in b.values] == mixed
+    assert max(sum(map(len, b.values)) for b in batches) < 25_000
+
+
+def test_a_batch_that_is_too_large_costs_several_credits_and_gives_them_back():
+    channel, into = OutputChannel(ADDRESS, 4, 1024, max_bytes=100), receiver(capacity=4)
+    channel.add(heavy(3, size=1000), 0.0)
+    assert channel.queued_batches == 3
+    sent_now = list(channel.take_sendable())
+    assert [cost for _, cost in sent_now] == [3], "not a second one beside it"
+    into.receive(*sent_now[0])
+    into.consumed_batch()
+    assert (into.held, into.owed) == (0, 3)
+    channel.grant(into.take_owed())
+    assert len(list(channel.take_sendable())) == 1
+
+
+@pytest.mark.parametrize("capacity", range(1, 9))
+def test_no_size_of_batches_makes_a_channel_stand_still(capacity):
+    """Credits are given back when half of them are due: what is left must be enough for any batch."""
+    for sizes in ([1, 1, 50, 1, 50], [50, 50, 1, 50], [3, 2, 50, 2, 1, 50]):
+        channel, into = OutputChannel(ADDRESS, capacity, 1024, max_bytes=1), receiver(capacity)
+        for size in sizes:
+            channel.add(RecordBatch([b"x" * size]), 0.0)
+        arrived = 0
+        for _ in range(len(sizes)):
+            for element, cost in channel.take_sendable():
+                into.receive(element, cost)
+                into.queue.popleft()
+                into.consumed_batch()
+                arrived += 1
+            if into.owed * 2 >= capacity:
+                channel.grant(into.take_owed())
+        assert arrived == len(sizes)

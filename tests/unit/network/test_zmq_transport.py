@@ -57,6 +57,7 @@ def receive(peer, count, seconds=5.0):
 def test_a_header_survives_the_wire():
     original = Frame(CREDIT, 1, 2, 3, ADDRESS, 4, b"x")
     assert decode(encode_header(original), b"x") == original
+    assert decode(encode_header(original._replace(cost=3)), b"x").cost == 3
 
 
 def test_frames_arrive_in_order_and_are_numbered(pair):
@@ -73,6 +74,19 @@ def test_what_is_no_frame_is_an_error_with_a_sentence(pair, parts):
     pair[0].transport._peers[1].send_multipart(parts)
     with pytest.raises(FrameError, match="a frame"):
         receive(pair[1], 1)
+
+
+def test_large_payloads_and_buffers_arrive_as_they_were_when_they_were_sent(pair):
+    buffer = bytearray(b"x" * 3_000_000)
+    payload = b"p" * 2_000_000
+    pair[0].transport.send(1, frame(payload)._replace(cost=3, buffers=[memoryview(buffer), b"second"]))
+    buffer[:] = b"changed" + bytes(len(buffer) - 7)
+    pair[0].transport.send(1, frame(b"small"))
+    first, second = receive(pair[1], 2)
+    assert (first.payload, first.cost) == (payload, 3)
+    assert [bytes(b) for b in first.buffers] == [b"x" * 3_000_000, b"second"]
+    assert not memoryview(first.buffers[0]).readonly, "arrays that are made of it can be changed"
+    assert (second.payload, second.buffers) == (b"small", [])
 
 
 def test_a_gap_in_the_numbers_is_an_error(pair):

@@ -103,10 +103,10 @@ def test_a_channel_sends_only_what_was_released() -> None:
     channel._push(second)
     assert list(channel.take_sendable()) == []
     channel.release(2)
-    assert list(channel.take_sendable()) == [first, Watermark(5)]
+    assert list(channel.take_sendable()) == [(first, 1), (Watermark(5), 0)]
     channel.check_invariants()
     channel.release(2)
-    assert list(channel.take_sendable()) == [Watermark(6), second]
+    assert list(channel.take_sendable()) == [(Watermark(6), 0), (second, 1)]
 
 
 class Deduplicating(TaskSide):
