@@ -128,6 +128,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "tidegate.restart.stop-on-repeated-failure": at(
         "unit/taskmanager/test_repeated_failures.py", "test_it_goes_on_when_it_is_told_to"
     ),
+    "tidegate.print.on-driver": at("spark/test_printing.py", "test_what_is_printed_comes_out_of_the_program"),
     "restart-strategy.type": _FIXED_DELAY,
     "restart-strategy.fixed-delay.attempts": _FIXED_DELAY,
     "restart-strategy.fixed-delay.delay": _FIXED_DELAY,

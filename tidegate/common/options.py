@@ -501,6 +501,13 @@ REST_PORT = ConfigOption(
 
 # ---------------------------------------------------------------- ours
 
+PRINT_ON_DRIVER = ConfigOption(
+    "tidegate.print.on-driver",
+    _BOOLEAN,
+    None,
+    "What print sinks write goes to the standard output and error of the program; false: to those of the workers. "
+    "Unset: true when Spark is local. STREAMING mode.",
+)
 NETWORK_BATCH_SIZE = ConfigOption(
     "tidegate.network.batch-size",
     _INTEGER,

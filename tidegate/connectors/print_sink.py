@@ -11,9 +11,28 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import flink_text
 from tidegate.contracts.connectors import Sink, SinkContext, SinkWriter
 
+Target = Callable[[str, bool], None]
+"""Takes whole lines, and whether they are for standard error."""
+
+
+def own_streams(text: str, to_stderr: bool) -> None:
+    """The standard streams of this process."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    stream.write(text)  # one write, so that lines of several workers on the same terminal do not mix within a line
+    stream.flush()
+
+
+_target: Target = own_streams
+
+
+def print_to(target: Target) -> None:
+    """From now on what is printed in this process goes there."""
+    global _target
+    _target = target
+
 
 class PrintSink(Sink[Any, None]):
-    """One line per record on the worker's standard output (or error).
+    """One line per record on the standard output (or error) of the program, or else of the worker (docs/connectors.md).
 
     A line begins with `identifier:subtask> `; the identifier when one was given, the subtask (from 1) when there are
     several. After a recovery, records since the last checkpoint are printed again.
@@ -44,7 +63,7 @@ class PrintSink(Sink[Any, None]):
 
 
 class PrintWriter(SinkWriter[Any, None]):
-    """A batch is one write, so that lines of several workers on the same terminal do not mix within a line."""
+    """A batch is one write."""
 
     def __init__(self, prefix: str, to_stderr: bool, text: Callable[[Any], str] = str) -> None:
         self._prefix = prefix
@@ -55,6 +74,4 @@ class PrintWriter(SinkWriter[Any, None]):
         if not values:
             return
         prefix, text = self._prefix, self._text
-        stream = sys.stderr if self._to_stderr else sys.stdout
-        stream.write("".join([f"{prefix}{text(value)}\n" for value in values]))
-        stream.flush()
+        _target("".join([f"{prefix}{text(value)}\n" for value in values]), self._to_stderr)

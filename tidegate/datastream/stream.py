@@ -291,10 +291,17 @@ class DataStream(OperatorSettings):
     # ------------------------------------------------------------ results
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
-        """Every record as a line on the worker's standard output."""
+        """Every record as a line on standard output: that of the program when Spark is local, otherwise of the
+        workers."""
         from tidegate.connectors.print_sink import PrintSink
 
         return self.sink_to(PrintSink(sink_identifier)).name("Print to Std. Out")
+
+    def print_to_err(self, sink_identifier: str | None = None) -> DataStreamSink:
+        """The same on standard error."""
+        from tidegate.connectors.print_sink import PrintSink
+
+        return self.sink_to(PrintSink(sink_identifier, to_stderr=True)).name("Print to Std. Err")
 
     def sink_to(self, sink: Sink[Any, Any]) -> DataStreamSink:
         if isinstance(sink, type):

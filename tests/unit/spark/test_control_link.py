@@ -25,6 +25,7 @@ from tidegate.protocol.messages import (
 )
 from tidegate.spark.streaming import control_link
 from tidegate.spark.streaming.control_link import ControlLink
+from tidegate.spark.streaming.printing import PRINTED
 from tidegate.taskmanager.clock import SystemClock
 
 T = TypeVar("T")
@@ -249,3 +250,18 @@ def test_a_broken_connection_to_the_driver_is_noticed_at_once(master: Master, pr
     assert isinstance(left, Leave)
     assert "was lost" in left.reason
     link.main_left.set()
+
+
+def test_what_is_to_be_printed_goes_out_in_order_with_the_messages(master: Master) -> None:
+    written: list[bytes] = []
+    link = master.link(heartbeat_interval_ms=60_000, heartbeat_timeout_ms=120_000, printed=written.append)
+    link.send_printed(b"1one\n")
+    link.send_printed(b"2two\n")
+    link.send(TaskFailed(attempt=AttemptNumber(0), slot=SlotIndex(3), failure=FailureInfo(summary="x")))
+    assert master.router.recv_multipart() == [b"me", PRINTED, b"1one\n"]
+    assert master.router.recv_multipart() == [b"me", PRINTED, b"2two\n"]
+    assert isinstance(master.receive(), TaskFailed)
+    master.router.send_multipart((b"me", PRINTED, b"10"))
+    master.tell_to_leave()
+    assert eventually(lambda: master.delivered)
+    assert written == [b"10"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.spark.thread_gang import ThreadGang
 from tests.unit.taskmanager.small_jobs import environment, ticks
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import JobCancelledError
@@ -19,28 +20,8 @@ from tidegate.jobmanager.preparation import prepare_job
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming import job_manager
 from tidegate.spark.streaming.job_manager import JobManager
-from tidegate.spark.streaming.worker import SlotLaunch, run_partition
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.testing.in_process_job import graph_of
-
-
-class ThreadGang:
-    """In the place of a SparkGang."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-    def submit(self, launch: SlotLaunch, slots: int, exited: Callable[[str | None], None]) -> None:
-        def run() -> None:
-            threads = [threading.Thread(target=lambda i=i: list(run_partition(launch, [i]))) for i in range(slots)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            exited(None)
-
-        threading.Thread(target=run, daemon=True).start()
-
-    def cancel(self) -> None: ...
 
 
 def until(condition: Callable[[], Any], what: str) -> None:

@@ -25,6 +25,7 @@ from tidegate.common.metric_values import MetricReport
 from tidegate.network.zmq_transport import JobKeys
 from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_master, encode
 from tidegate.protocol.messages import FailureInfo, Leave, MasterToSlot, Message, SlotHeartbeat, TaskFailed
+from tidegate.spark.streaming.printing import PRINTED
 from tidegate.spark.streaming.waker import Waker
 from tidegate.taskmanager.clock import Clock
 
@@ -34,7 +35,8 @@ _ORPHAN_GRACE_MS = 1_000.0  # without a driver nobody waits for user code that d
 
 
 class ControlLink(threading.Thread):
-    """`deliver` is called on this thread for every message; `send` may be called from any thread."""
+    """`deliver` is called on this thread for every message, `printed` when the driver has written so many bytes of what
+    was sent to be printed; `send` and `send_printed` may be called from any thread."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class ControlLink(threading.Thread):
         leave_grace_ms: float,
         clock: Clock,
         deliver: Callable[[MasterToSlot], None],
+        printed: Callable[[bytes], None] = lambda count: None,
         metrics: Callable[[], tuple[MetricReport, ...]],
         accumulators: Callable[[], bytes] = bytes,
     ) -> None:
@@ -68,9 +71,10 @@ class ControlLink(threading.Thread):
         self._leave_grace_ms = leave_grace_ms  # 0: user code that does not return is waited for
         self._clock = clock
         self._deliver = deliver
+        self._printed = printed
         self._metrics = metrics
         self._accumulators = accumulators
-        self._outgoing: deque[Message] = deque()
+        self._outgoing: deque[Message | bytes] = deque()  # bytes: text that is to be printed
         self._waker = Waker()
         self._stopping = False
         self._silenced = False  # metrics were left out, and it was said
@@ -78,6 +82,10 @@ class ControlLink(threading.Thread):
 
     def send(self, message: Message) -> None:
         self._outgoing.append(message)
+        self._waker.wake()
+
+    def send_printed(self, payload: bytes) -> None:
+        self._outgoing.append(payload)
         self._waker.wake()
 
     def stop(self) -> None:
@@ -135,11 +143,14 @@ class ControlLink(threading.Thread):
     def _receive(self) -> None:
         while True:
             try:
-                payload = self._socket.recv(zmq.NOBLOCK)
+                first, *rest = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            if rest and first == PRINTED:
+                self._printed(rest[0])
+                continue
             try:
-                message = decode_from_master(payload)
+                message = decode_from_master(first)
             except ProtocolError as error:
                 self._report(f"from the driver: {error}", permanent=isinstance(error, OtherVersionError))
                 continue
@@ -149,7 +160,11 @@ class ControlLink(threading.Thread):
 
     def _flush(self) -> None:
         while self._outgoing:
-            self._socket.send(self._encoded(self._outgoing.popleft()))
+            message = self._outgoing.popleft()
+            if isinstance(message, bytes):
+                self._socket.send_multipart((PRINTED, message))
+            else:
+                self._socket.send(self._encoded(message))
 
     def _encoded(self, message: Message) -> bytes:
         """A message that cannot be said is a failure of the attempt; a heartbeat goes without what the user put into

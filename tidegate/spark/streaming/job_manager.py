@@ -42,6 +42,7 @@ from tidegate.protocol.instructions import (
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
+from tidegate.spark.streaming.printing import PRINTED, DriverPrinter
 from tidegate.spark.streaming.savepoint_requests import SavepointRequests
 from tidegate.spark.streaming.slot_wait import SlotWait
 from tidegate.spark.streaming.waker import Waker
@@ -67,7 +68,9 @@ class JobManager(InstructionCarrier):
         bundle: CodeBundle,
         savepoint_directory: str | None = None,
         rest: RestSettings | None = None,
+        prints: bool = False,
     ) -> None:
+        """`prints`: what print sinks write goes to the standard streams of this program."""
         self._session = session
         self._master = master = job.master
         self._job_id = job_id = JobID.from_hex(job.graph.job_id)
@@ -81,6 +84,10 @@ class JobManager(InstructionCarrier):
         self._gangs: dict[AttemptNumber, SparkGang] = {}
         self._slot_wait: SlotWait | None = None  # of the latest gang
         self._keys = JobKeys.generate()
+        self._prints = prints
+        self._printer = DriverPrinter(
+            lambda sender, count: self._post(lambda now: self._acknowledge_printed(sender, count))
+        )
         self._ended: JobEnded | None = None
         self._thread = threading.Thread(target=self._run, name=f"tidegate-jobmanager-{job_id}", daemon=True)
         publisher = JobPublisher(job.graph, "STREAMING", job.graph.num_slots, self._clock.now_ms(), job.configuration)
@@ -162,6 +169,7 @@ class JobManager(InstructionCarrier):
                 gang.cancel()
             self.client.broken(error)
         finally:
+            self._printer.close()
             self._storage_work.close()
             self._router.close()
             self._authenticator.stop()
@@ -208,6 +216,9 @@ class JobManager(InstructionCarrier):
         """Whatever a worker has sent: nothing of it may end this thread."""
         now = self._clock.now_ms()
         try:
+            if len(parts) == 2 and parts[0] == PRINTED:
+                self._printer.take(sender, parts[1])
+                return []
             if len(parts) != 1:
                 raise ProtocolError(f"a control message came in {len(parts)} parts")
             message = decode_from_slot(parts[0])
@@ -215,6 +226,10 @@ class JobManager(InstructionCarrier):
             incarnation = sender.decode(errors="backslashreplace")
             return self._master.on_unreadable(incarnation, str(error), isinstance(error, OtherVersionError), now)
         return self._master.on_message(message, now)
+
+    def _acknowledge_printed(self, sender: bytes, count: bytes) -> list[Instruction]:
+        self._router.send_multipart((sender, PRINTED, count))
+        return []
 
     def carry_out(self, instructions: Sequence[Instruction]) -> None:
         self._published.after_step(instructions, self._clock.now_ms())
@@ -234,6 +249,7 @@ class JobManager(InstructionCarrier):
             heartbeat_timeout_ms=self._settings.heartbeat_timeout_ms,
             leave_grace_ms=self._settings.leave_grace_ms,
             bundle=self._bundle,
+            prints_on_driver=self._prints,
         )
         gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt)
         self._gangs = {attempt: gang}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pyspark.sql import SparkSession
+
 from tidegate.common import options
+from tidegate.common.configuration import Configuration
 from tidegate.graph.driver_sides import StartingJob
 from tidegate.graph.picklability import check_picklable
 from tidegate.graph.splits import make_splits
@@ -34,9 +37,15 @@ class StreamingRuntime(Runtime):
                 bundle=code_for(session, files),
                 savepoint_directory=options.read(configuration, options.SAVEPOINT_DIR),
                 rest=RestSettings.from_configuration(configuration),
+                prints=_prints_here(configuration, session),
             )
             manager.start()
         except BaseException:
             job.discard()
             raise
         return manager.client
+
+
+def _prints_here(configuration: Configuration, session: SparkSession) -> bool:
+    chosen = options.read(configuration, options.PRINT_ON_DRIVER)
+    return bool((session.sparkContext.master or "").startswith("local") if chosen is None else chosen)

@@ -24,6 +24,7 @@ import zmq
 
 from tidegate.common.file_limits import raise_file_limit
 from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.connectors.print_sink import own_streams, print_to
 from tidegate.network.transport import ConnectionLostError
 from tidegate.network.zmq_transport import JobKeys, ZmqTransport, authenticate, new_context
 from tidegate.protocol.messages import Deploy, Leave, MasterToSlot, Message, Register, TaskFailed
@@ -32,6 +33,7 @@ from tidegate.spark.event_loop import EventLoop
 from tidegate.spark.garbage import rare_collections
 from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
 from tidegate.spark.streaming.control_link import ControlLink
+from tidegate.spark.streaming.printing import WorkerPrinter
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
 from tidegate.taskmanager.clock import SystemClock
@@ -53,6 +55,7 @@ class SlotLaunch:
     heartbeat_timeout_ms: float
     leave_grace_ms: float  # 0: a task that does not leave is waited for
     bundle: CodeBundle
+    prints_on_driver: bool = False  # what print sinks write goes to the program, not to this process's output
 
 
 def run_partition(launch: SlotLaunch, partition: Iterable[int]) -> Iterator[int]:
@@ -98,10 +101,14 @@ class SlotWorker:
             heartbeat_timeout_ms=launch.heartbeat_timeout_ms,
             leave_grace_ms=launch.leave_grace_ms,
             clock=self.clock,
-            deliver=lambda message: self._post(lambda: self._on_message(message)),
+            deliver=self._deliver,
+            printed=lambda count: self._printer.written(count),
             metrics=lambda: self._runtime.metrics if self._runtime is not None else (),
             accumulators=lambda: self._runtime.report.accumulators if self._runtime is not None else b"",
         )
+        self._printer = WorkerPrinter(self._control.send_printed)
+        if launch.prints_on_driver:
+            print_to(self._printer.write)
         self._control.start()
         self.send_to_master(
             Register(
@@ -119,6 +126,7 @@ class SlotWorker:
             if self._runtime is not None:
                 self._runtime.close()
             self._control.main_left.set()
+            print_to(own_streams)
             self._event_loop.stop()
             self._helpers.shutdown(wait=False, cancel_futures=True)
             self._control.stop()
@@ -174,6 +182,12 @@ class SlotWorker:
         """From any thread."""
         self._mail.append(mail)
         self._waker.wake()
+
+    def _deliver(self, message: MasterToSlot) -> None:
+        """On the control thread."""
+        if isinstance(message, Leave):
+            self._printer.close()  # the mailbox thread may be waiting there
+        self._post(lambda: self._on_message(message))
 
     def _on_message(self, message: MasterToSlot) -> None:
         if isinstance(message, Leave):
