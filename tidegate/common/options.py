@@ -485,8 +485,8 @@ REST_ENABLED = ConfigOption(
     "rest.enabled",
     _BOOLEAN,
     True,
-    "Open a port for the `tidegate` command (list, savepoint, stop, cancel), found through a file that only the user "
-    "can read.",
+    "Open a port for the job's page, REST, Prometheus and the `tidegate` command, found through a file that only the "
+    "user can read.",
 )
 REST_BIND_ADDRESS = ConfigOption(
     "rest.bind-address",
@@ -496,7 +496,13 @@ REST_BIND_ADDRESS = ConfigOption(
     "loopback put an encrypting proxy before it.",
 )
 REST_PORT = ConfigOption(
-    "rest.port", _INTEGER, 0, "Number of that port. 0: any free one.", ("rest.bind-port",), minimum=0, maximum=65535
+    "rest.port",
+    _INTEGER,
+    0,
+    "Number of that port. 0, or when it is in use: any free one.",
+    ("rest.bind-port",),
+    minimum=0,
+    maximum=65535,
 )
 
 # ---------------------------------------------------------------- ours

@@ -65,7 +65,7 @@ ROUTES = (
           {"directory": _DIRECTORY, "drain": _DRAIN}),
     Route("POST", "/v1/jobs/{job}/cancel", "cancel", "End the job at once; answers when it has ended."),
     Route("GET", "/v1/session", "session", "What the caller may do: {\"access\": \"read\" or \"full\"}."),
-    Route("GET", "/metrics", "prometheus", "All jobs as Prometheus text.", {}, "text/plain"),
+    Route("GET", "/metrics", "prometheus", "The jobs that have not ended, as Prometheus text.", {}, "text/plain"),
 )  # fmt: skip
 
 _PATTERNS = [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)), route) for route in ROUTES]
@@ -177,7 +177,8 @@ class Api:
             case "prometheus":
                 from tidegate.web.prometheus import CONTENT_TYPE, text  # late: few jobs are scraped
 
-                return Answer(200, text(jobs.views(), now), CONTENT_TYPE)
+                running = [view for view in jobs.views() if view.ended_ms is None]
+                return Answer(200, text(running, now), CONTENT_TYPE)
             case "savepoint":
                 return as_json(200, {"path": jobs.savepoint(job, directory)})
             case "stop":

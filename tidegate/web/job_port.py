@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -37,6 +38,9 @@ class JobPort:
     job."""
 
     def __init__(self, jobs: Jobs, job_id: str, job_name: str, started_ms: float, host: str, port: int) -> None:
+        self._jobs = jobs
+        self._host = host
+        self._wanted = port
         self._server = RestServer(jobs, host, port)
         self._job_id = job_id
         self._job_name = job_name
@@ -50,7 +54,7 @@ class JobPort:
 
     def _open(self) -> None:
         try:
-            self.url = self._server.start()
+            self.url = self._start()
             pid = os.getpid()
             self._file = publish(
                 JobRecord(
@@ -71,6 +75,18 @@ class JobPort:
                 self._job_name,
                 error,
             )
+
+    def _start(self) -> str:
+        """Another job may have the port that is configured: then any free one is taken."""
+        try:
+            return self._server.start()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not self._wanted:
+                raise
+            self._server = RestServer(self._jobs, self._host)
+            url = self._server.start()
+            log.warning("job %s: port %d is in use; its page and REST are at %s", self._job_name, self._wanted, url)
+            return url
 
     def close(self) -> None:
         """Calls that wait for the end of the job get their answer first."""

@@ -130,6 +130,12 @@ def test_prometheus_text_is_read_by_its_own_parser() -> None:
     assert families["tidegate_job_lastCheckpointDuration"].samples
 
 
+def test_jobs_that_have_ended_are_not_scraped() -> None:
+    view = msgspec.structs.replace(sample_view(), ended_ms=5.0, status_name="FAILED")
+    api = Api(FakeJobs(view), Gate(), threading.Event())
+    assert api.answer("GET", "/metrics", {}, b"").body == b""
+
+
 def test_the_openapi_description_is_valid_and_lists_every_call() -> None:
     validator = pytest.importorskip("openapi_spec_validator")
     description = ask("/openapi.json")

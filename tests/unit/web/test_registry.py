@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -85,3 +86,17 @@ def test_a_port_that_cannot_be_opened_is_a_warning(
     port.open()
     port.close()
     assert "cannot be reached by the tidegate command" in caplog.text
+
+
+def test_a_port_that_is_in_use_gives_way_to_a_free_one(
+    state_home: Path, jobs: FakeJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        port = JobPort(jobs, "d" * 32, "name", 1.0, "127.0.0.1", taken)
+        port.open()
+        port._thread.join()
+        (found,) = running_jobs()
+        assert found.url == port.url != f"http://127.0.0.1:{taken}"
+        assert f"port {taken} is in use" in caplog.text
+        port.close()
