@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.jobmanager.gang import Gang
+from tidegate.jobmanager.gang import Gang, Member
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.protocol.messages import FailureInfo
 
@@ -29,7 +29,12 @@ class GangMonitor:
         silent = self._gang.longest_silent()
         if silent is None:
             return None
-        return min(self._next_heartbeat, silent.last_heard_ms + self._settings.heartbeat_timeout_ms)
+        return min(self._next_heartbeat, self._silent_at(silent))
+
+    def _silent_at(self, member: Member) -> float:
+        """When it has not been heard of for too long. Worked out in one way only: what is due at a deadline has to be
+        due when that is reached, whatever the rounding."""
+        return member.last_heard_ms + self._settings.heartbeat_timeout_ms
 
     def heartbeat_due(self, now_ms: float) -> bool:
         """True once per interval: every member is then sent a heartbeat."""
@@ -41,7 +46,7 @@ class GangMonitor:
     def silence(self, now_ms: float) -> FailureInfo | None:
         """A worker that has not been heard of for too long, if there is one."""
         silent = self._gang.longest_silent()
-        silence = 0.0 if silent is None else now_ms - silent.last_heard_ms
-        if silent is None or silence < self._settings.heartbeat_timeout_ms:
+        if silent is None or now_ms < self._silent_at(silent):
             return None
+        silence = now_ms - silent.last_heard_ms
         return FailureInfo(summary=f"{silent.describe()} has not answered for {silence / 1000:.3g} s")

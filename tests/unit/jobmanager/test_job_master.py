@@ -10,6 +10,8 @@ from jobmanager_kit import KEYED, Driver, graph, only
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import CounterValue, MetricReport
+from tidegate.jobmanager.gang import Gang
+from tidegate.jobmanager.gang_monitor import GangMonitor
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.protocol.instructions import CancelGang, DeliverResults, Instruction, JobEnded, Log, Send, SubmitGang
@@ -23,6 +25,7 @@ from tidegate.protocol.messages import (
     Finish,
     Leave,
     MasterHeartbeat,
+    Register,
     SlotFinished,
     SlotHeartbeat,
     SlotReady,
@@ -653,3 +656,20 @@ def test_spark_may_be_gone_at_any_time(state: str) -> None:
     assert driver.ended is not None
     expected = JobStatus.CANCELED if state in ("cancelled", "ended") else JobStatus.FAILED
     assert driver.ended.status is expected
+
+
+def test_a_deadline_of_silence_is_one_whatever_the_rounding() -> None:
+    """Otherwise the host, told to come at the deadline, would come again and again until time has moved on a little."""
+    for i in range(200):
+        registered, timeout = 1_000_000.0 + i * 0.1, 734.4779365014717 + i / 7
+        settings = JobSettings("j", heartbeat_interval_ms=timeout / 1.5, heartbeat_timeout_ms=timeout)
+        gang = Gang(AttemptNumber(0), graph(), registered)
+        gang.register(
+            Register(attempt=gang.attempt, slot=SlotIndex(0), data_address="", host="h", pid=1, incarnation="i"),
+            registered,
+        )
+        monitor = GangMonitor(gang, settings)
+        monitor.heartbeat_due(registered + timeout / 1.5)
+        due = monitor.deadline()
+        assert due is not None
+        assert monitor.silence(due) is not None
