@@ -60,6 +60,7 @@ class SlotRuntime:
         self.channels = SlotChannels()
         self.report = UserReport(plan.settings.heartbeat_interval_ms / 2)
         self._alignment = SourceAlignment([])
+        self._started = False
         self._finishing = False
         self.finished = False  # committed and closed after Finish
         self.tasks: list[Task] = []  # upstream first
@@ -96,8 +97,10 @@ class SlotRuntime:
     def _on_own_message(self, message: SlotMessage) -> None:
         match message:
             case Start():
-                for task in self.tasks:
-                    task.start()
+                if not self._started:  # otherwise it is a repetition
+                    self._started = True
+                    for task in self.tasks:
+                        task.start()
             case DrainSources():
                 for task in self.tasks:
                     task.drain()
@@ -109,9 +112,10 @@ class SlotRuntime:
             case WatermarkLimits(limits=limits):
                 self._alignment.on_limits(limits)
             case Finish():
-                for task in self.tasks:
-                    task.chain.commit_all()
-                self._finishing = True
+                if not self._finishing:  # likewise
+                    self._finishing = True
+                    for task in self.tasks:
+                        task.chain.commit_all()
             case MasterHeartbeat():
                 pass
             case Deploy() | Leave():

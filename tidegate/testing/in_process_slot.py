@@ -106,7 +106,8 @@ class InProcessSlot:
         elif not self.working:
             return
         elif isinstance(message, Deploy):
-            self._guarded(lambda: self._deploy(message))
+            if self.runtime is None:  # otherwise it is a repetition
+                self._guarded(lambda: self._deploy(message))
         elif self.runtime is not None:
             self._guarded(lambda: self._runtime().on_message(message))
 

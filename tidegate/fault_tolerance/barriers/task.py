@@ -45,6 +45,7 @@ class BarrierTaskSide(TaskSide):
             make = handlers.ExactlyOnceHandler if exactly_once else handlers.BarrierTracker
             self._handler = make(len(port.inputs))
         self._checkpoints: dict[CheckpointId, SubtaskCheckpoint] = {}  # taken, not yet being written
+        self._triggered = CheckpointId(0)  # the latest checkpoint that this task, a source, was told to begin
         self._stopping_with: CheckpointId | None = None  # a savepoint: nothing is done until its fate is known
         self._aligning_since: int | None = None  # `records_in` at the first barrier; None: nothing is being aligned
 
@@ -66,7 +67,9 @@ class BarrierTaskSide(TaskSide):
     def on_message(self, message: ModelMessage, now_ms: float) -> None:
         match message:
             case TriggerCheckpoint(barrier=barrier):
-                if self._port.place.vertex.is_source:
+                is_new = barrier.checkpoint_id > self._triggered  # otherwise it is a repetition
+                if self._port.place.vertex.is_source and is_new:
+                    self._triggered = barrier.checkpoint_id
                     unaligned = barrier.alignment is Alignment.UNALIGNED
                     self._take_snapshot(handlers.Snapshot(barrier, unaligned, now_ms), now_ms)
             case NotifyCheckpointComplete(checkpoint_id=n):

@@ -195,7 +195,8 @@ class SlotWorker:
         elif self._failed:
             return
         elif isinstance(message, Deploy):
-            self._deploy(message)
+            if self._runtime is None:  # otherwise it is a repetition
+                self._deploy(message)
         elif self._runtime is not None:
             self._runtime.on_message(message)
 
