@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.verify import check, check_counted, check_output, check_state
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import CheckpointId
 from tidegate.common.job_status import JobStatus
+from tidegate.fault_tolerance.barriers.settings import Retention
 from tidegate.storage.cleanup import checkpoint_files
+from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import checkpoint_directory, metadata_file
 
 if TYPE_CHECKING:
@@ -18,15 +21,11 @@ def check_end(sim: Simulation) -> int:
     """Raises BrokenPromise. Returns how many records were doubled where that is allowed."""
     assert sim.ended is not None
     status = sim.ended.status
-    expected = JobStatus.CANCELED if sim.faults.cancelled else JobStatus.FINISHED
-    check(
-        status in (expected, JobStatus.FINISHED) or (sim.faults.corrupted and status is JobStatus.FAILED),
-        f"the job ended as {status.name}: {sim.ended}",
-    )
+    check_legal(sim)
     complete = status is JobStatus.FINISHED
     visible = {sink.name: sim.world.visible(sink.name) for sink in sim.job.sinks} | sim.collected
     # A job that had to fall back to an older checkpoint repeats what was committed since.
-    exactly_once = sim.scenario.runtime.exactly_once and not sim.faults.corrupted
+    exactly_once = sim.scenario.runtime.exactly_once and not sim.faults.damaged
     exact = {"transactional"} if sim.run_number else {"transactional", "collect"}  # a client dies with its driver
     in_order = sim.restarts is None or sim.restarts.in_order
     doubled = check_output(sim.job, visible, exact if exactly_once else set(), complete, in_order)
@@ -37,11 +36,33 @@ def check_end(sim: Simulation) -> int:
     return doubled
 
 
+def check_legal(sim: Simulation) -> None:
+    """Whether a job may end like this: FAILED when its restart strategy says so, or when all is damaged that it could
+    go on from."""
+    assert sim.ended is not None
+    status = sim.ended.status
+    legal = {
+        JobStatus.FINISHED: True,
+        JobStatus.CANCELED: sim.faults.cancelled,
+        JobStatus.FAILED: sim.strategy.gave_up or (sim.faults.damaged and "is damaged" in sim.ended.reason),
+    }
+    check(legal[status], f"the job ended as {status.name}: {sim.ended}")
+
+
+def check_whole(sim: Simulation, metadata: CheckpointMetadata) -> None:
+    """A checkpoint that looks complete to a new driver."""
+    files = getattr(sim.storage, "fake_files", None)
+    if files is not None:
+        gone = checkpoint_files(metadata) - files.content.keys()
+        check(not gone or sim.faults.damaged, f"checkpoint {metadata.checkpoint_id} looks complete without {gone}")
+
+
 def check_run(sim: Simulation) -> None:
     """At the end of each run of the driver that was not killed."""
     unanswered = [request for request, answers in sim.requests.items() if answers != 1]
     check(not unanswered, f"checkpoint requests {unanswered} were answered {sim.requests} times")
-    _check_storage(sim)
+    with sim.undisturbed():
+        _check_storage(sim)
     if sim.restarts is not None:
         sim.restarts.check_savepoints()
 
@@ -49,7 +70,7 @@ def check_run(sim: Simulation) -> None:
 def check_retained(sim: Simulation) -> None:
     """Whatever is deleted, the completed checkpoints stay whole."""
     files = getattr(sim.storage, "fake_files", None)
-    if files is None or sim.coordinator is None:
+    if files is None or sim.coordinator is None or sim.faults.damaged:
         return
     for checkpoint in sim.coordinator.store.checkpoints:
         wanted = checkpoint_files(checkpoint.metadata) | {metadata_file(checkpoint.checkpoint_id)}
@@ -63,16 +84,38 @@ def _check_storage(sim: Simulation) -> None:
     if files is None:
         return
     wanted, allowed = _files_of(sim, sim.savepoints - sim.inherited), _files_of(sim, sim.inherited)
+    wanted |= retained_files(sim)
     left = files.content.keys() - wanted - allowed
     if sim.run_number:  # a worker of the killed driver may have written late, into the directory of a kept checkpoint
         kept = tuple(f"{checkpoint_directory(CheckpointId(n))}/" for n in sim.savepoints | sim.inherited)
         left = {path for path in left if not path.startswith(kept)}
-    check(not left, f"left behind in the storage: {sorted(left)}")
-    check(wanted <= files.content.keys(), f"files of savepoints are gone: {wanted - files.content.keys()}")
+    excused = sim.faults.storage.undeleted or sim.faults.damaged
+    check(not left or excused, f"left behind in the storage: {sorted(left)}")
+    gone = wanted - files.content.keys()
+    check(not gone or sim.faults.damaged, f"files of savepoints or retained checkpoints are gone: {gone}")
+
+
+def retained_files(sim: Simulation) -> set[str]:
+    """The files of the checkpoints that the user wants to find at this end of the job."""
+    assert sim.ended is not None
+    if sim.coordinator is None:
+        return set()
+    retention = sim.coordinator.settings.retention
+    keeps = {
+        JobStatus.FAILED: retention is not Retention.NO_EXTERNALIZED_CHECKPOINTS,
+        JobStatus.CANCELED: retention is Retention.RETAIN_ON_CANCELLATION,
+    }
+    if not keeps.get(sim.ended.status, False):
+        return set()
+    kept = [checkpoint.metadata for checkpoint in sim.coordinator.store.checkpoints]
+    return set().union(*(checkpoint_files(m) | {metadata_file(m.checkpoint_id)} for m in kept))
 
 
 def _files_of(sim: Simulation, checkpoints: set[Any]) -> set[str]:
     found: set[str] = set()
     for n in sorted(checkpoints & set(sim.storage.completed_checkpoints())):
-        found |= checkpoint_files(sim.storage.read_metadata(n)) | {metadata_file(n)}
+        try:
+            found |= checkpoint_files(sim.storage.read_metadata(n)) | {metadata_file(n)}
+        except SnapshotDamagedError as error:
+            check(sim.faults.damaged, str(error))
     return found

@@ -6,7 +6,9 @@ asynchronous part. Nothing here reads a clock or uses a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import enum
+from collections.abc import Callable, Iterator
 
 from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import CheckpointId, SubtaskIndex, VertexId
@@ -17,68 +19,93 @@ from tidegate.storage.location import StorageLocation
 from tidegate.storage.reader import FileStateSource
 from tidegate.storage.worker_storage import FileSystemWorkerStorage, WorkerStorage
 
-Fault = Callable[[str, str], bool]
-"""(operation, path) -> whether it fails; operations: create, write, commit, read, list, delete."""
+
+class Mishap(enum.Enum):
+    """What becomes of an operation."""
+
+    NONE = "it succeeds"
+    REFUSED = "it fails, and has no effect"
+    UNANSWERED = "it has its effect, and says that it failed"
+    GARBLED = "a read that brings other bytes"
 
 
 class FakeFiles:
-    """Files in a dict. `fault` is asked before every operation."""
+    """Files in a dict. `mishap` is asked before every operation: (operation, path) -> what becomes of it. Operations:
+    create, write, commit, discard, read, list, delete."""
 
     remote = False
 
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
-        self.fault: Fault = lambda operation, path: False
+        self.mishap: Callable[[str, str], Mishap] = lambda operation, path: Mishap.NONE
+        self.quiet = False  # nothing fails while this is set
 
     def fail_next(self, operation: str, times: int = 1) -> None:
         """Let the next operations of a kind fail, the rest pass."""
         left = [times]
 
-        def fault(asked: str, path: str) -> bool:
+        def mishap(asked: str, path: str) -> Mishap:
             if asked == operation and left[0] > 0:
                 left[0] -= 1
-                return True
-            return False
+                return Mishap.REFUSED
+            return Mishap.NONE
 
-        self.fault = fault
+        self.mishap = mishap
 
-    def check(self, operation: str, path: str) -> None:
-        if self.fault(operation, path):
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """For those who only look on."""
+        before, self.quiet = self.quiet, True
+        try:
+            yield
+        finally:
+            self.quiet = before
+
+    def attempt(self, operation: str, path: str, effect: Callable[[], None] = lambda: None) -> Mishap:
+        """The effect, unless it is refused; StorageUnavailableError when it fails or goes unanswered."""
+        mishap = Mishap.NONE if self.quiet else self.mishap(operation, path)
+        if mishap is not Mishap.REFUSED:
+            effect()
+        if mishap in (Mishap.REFUSED, Mishap.UNANSWERED):
             raise StorageUnavailableError(f"cannot {operation} {self.describe(path)}: the test says so")
+        return mishap
 
     def describe(self, path: str) -> str:
         return f"fake:{path}"
 
     def create(self, path: str) -> FakeOutput:
-        self.check("create", path)
+        self.attempt("create", path)
         return FakeOutput(self, path)
 
     def read(self, path: str) -> bytes:
-        self.check("read", path)
+        mishap = self.attempt("read", path)
         if path not in self.content:
             raise SnapshotDamagedError(f"cannot read {self.describe(path)}: there is no such file or directory")
-        return self.content[path]
+        data = self.content[path]
+        return data[:-1] if mishap is Mishap.GARBLED else data
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         return self.read(path)[offset : offset + length]
 
     def size(self, path: str) -> int | None:
+        self.attempt("list", path)
         return len(self.content[path]) if path in self.content else None
 
     def names(self, path: str) -> list[str]:
-        self.check("list", path)
+        self.attempt("list", path)
         prefix = f"{path}/" if path else ""
         return sorted({name[len(prefix) :].partition("/")[0] for name in self.content if name.startswith(prefix)})
 
     def delete_file(self, path: str) -> None:
-        self.check("delete", path)
-        self.content.pop(path, None)
+        self.attempt("delete", path, lambda: self._drop([path]))
 
     def delete_directory(self, path: str) -> None:
-        self.check("delete", path)
         prefix = f"{path}/" if path else ""
-        for name in [name for name in self.content if name.startswith(prefix)]:
-            del self.content[name]
+        self.attempt("delete", path, lambda: self._drop([name for name in self.content if name.startswith(prefix)]))
+
+    def _drop(self, paths: list[str]) -> None:
+        for path in paths:
+            self.content.pop(path, None)
 
 
 class FakeOutput:
@@ -88,15 +115,15 @@ class FakeOutput:
         self._data = bytearray()
 
     def write(self, data: bytes) -> None:
-        self._files.check("write", self._path)
+        self._files.attempt("write", self._path)
         self._data += data
 
     def commit(self) -> None:
-        self._files.check("commit", self._path)
-        self._files.content[self._path] = bytes(self._data)
+        self._files.attempt("commit", self._path, lambda: self._files.content.update({self._path: bytes(self._data)}))
 
     def discard(self) -> None:
-        self._files.content.pop(self._path, None)
+        with contextlib.suppress(StorageUnavailableError):
+            self._files.attempt("discard", self._path, lambda: self._files._drop([self._path]))
 
 
 class FakeLock:
@@ -124,7 +151,9 @@ class FakeStorage(FileSystemStorage):
             return self.fake_files
         if uri not in self._folders:
             self._folders[uri] = FakeFiles()
-            self._folders[uri].fault = lambda operation, path: self.fake_files.fault(operation, path)
+            self._folders[uri].mishap = lambda operation, path: (
+                Mishap.NONE if self.fake_files.quiet else self.fake_files.mishap(operation, path)
+            )
         return self._folders[uri]
 
     def files(self) -> Files:

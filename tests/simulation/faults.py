@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation import verify
-from tests.simulation.pools import Link
-from tests.simulation.sim_slot import LOST, Life, SimSlot
+from tests.simulation.durations import any_ms
+from tests.simulation.message_faults import MessageFaults
+from tests.simulation.pools import Life, Link
+from tests.simulation.sim_slot import LOST, SimSlot
+from tests.simulation.storage_faults import StorageFaults
 from tidegate.common.ids import SlotIndex
 from tidegate.network.wire import Frame
 from tidegate.protocol.messages import DeclineCheckpoint, DeclineReason
-from tidegate.storage.cleanup import checkpoint_files
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
@@ -22,22 +24,23 @@ _MAX_STALE = 10  # frames of an old attempt that turn up in a new one
 class FaultPlan:
     """Drawn once; `strike` is called before every step. After `scenario.calm_after` steps nothing goes wrong."""
 
+    damage_share = 0.1  # of the runs
+
     def __init__(self, sim: Simulation, scenario: Scenario) -> None:
         self._sim = sim
         self._rng = rng = scenario.rng
         self._calm_after = scenario.calm_after
         self.cancelled = False
-        self.corrupted = False
-        self.failed_writes = 0
+        self.messages = MessageFaults(sim, scenario)
+        self.storage = StorageFaults(sim, scenario)
         self.stale_delivered = 0
         self._savepoint_requests: set[int] = set()
         self._planned: dict[int, list[Any]] = {}  # step -> what strikes
-        self._storage_faults_left = 0
-        self._storage_fault_rate = 0.0
+        self._again = 0  # how many more recoveries are hit while they are under way
         self._stale: list[tuple[SlotIndex, Frame]] = []
         self._armed: list[tuple[int, Any]] = []  # (completed checkpoints that are waited for, what strikes soon after)
         if scenario.checkpoints is not None:
-            for i in range(rng.choice((0, 0, 1, 2))):
+            for i in range(rng.choice((0, 0, 1, 2, 5))):
                 self._plan(lambda i=i: self._request(i), 600)
         if sim.restarts is not None:
             for _ in range(rng.choice((1, 2, 2, 3))):
@@ -77,23 +80,25 @@ class FaultPlan:
         if rng.random() < 0.4:
             world.commit_faults_left = rng.randint(1, 4)
             world.commit_fault_rate, world.commit_crash_rate = rng.choice(((0.5, 0.0), (0.2, 0.2), (0.0, 0.3)))
-        if rng.random() < 0.04:
+        if rng.random() < 0.06:
             self._plan(self._cancel, within)
         files = getattr(sim.storage, "fake_files", None)
         if files is not None and sim.restarts is None:
             self._plan_driver_faults(within)
-        if files is not None and rng.random() < 0.5:
-            self._storage_faults_left = rng.randint(1, 6)
-            self._storage_fault_rate = rng.choice((0.02, 0.05, 0.2))
-            files.fault = self._storage_fault
+        if files is not None:
+            self.storage.begin(files)
+        self._again = rng.choice((0, 0, 0, 1, 2, 4))
+        if scenario.clock_skew:
+            for _ in range(rng.choice((0, 1, 3))):
+                self._plan(self._jump, within)
 
     def _plan_driver_faults(self, within: int) -> None:
         rng, sim = self._rng, self._sim
         if rng.random() < 0.15:
             claim = rng.random() < 0.5
             self._plan(lambda: sim.crash_driver(claim), within)
-        elif rng.random() < 0.05:
-            self._plan(self._corrupt, within)
+        elif rng.random() < self.damage_share:
+            self._armed.append((rng.randint(1, 4), self._damage))
 
     # ------------------------------------------------------------ strikes
     def strike(self) -> None:
@@ -108,6 +113,7 @@ class FaultPlan:
                     wait[1]()
         if self._stale and self._rng.random() < 0.05:
             self._deliver_stale()
+        self.messages.strike()
 
     def _live(self) -> list[SimSlot]:
         return [s for s in self._sim.processes.values() if s.life is Life.ALIVE and not s.frozen]
@@ -126,23 +132,30 @@ class FaultPlan:
     def _freeze(self) -> None:
         live = self._live()
         if live:
-            self._sim.freeze(self._rng.choice(live), self._rng.choice((3.0, 50.0, 450.0, 600.0)))
+            self._sim.freeze(self._rng.choice(live), any_ms(self._rng, 1.0, 3000.0))
 
-    def _corrupt(self) -> None:
-        """A file of the newest checkpoint is damaged, and the job has to recover from it."""
-        sim = self._sim
-        completed = sim.coordinator.store.checkpoints if sim.coordinator is not None else ()
-        files = sorted(checkpoint_files(completed[-1].metadata)) if completed else []
-        if files:
-            path = self._rng.choice(files)
-            self.corrupted = True
-            sim.trace(f"{path} is damaged")
-            sim.storage.fake_files.content[path] = sim.storage.fake_files.content[path][:-1]
+    def _damage(self) -> None:
+        """Of a file of a checkpoint, and somebody has to read it: a worker, or a new driver."""
+        if not self.storage.damage():
+            return
+        for _ in range(self._rng.choice((0, 0, 1, 2))):
+            self.storage.damage()
+        if self._rng.random() < 0.3:
+            self._sim.crash_driver(self._rng.random() < 0.5)
+        else:
             self._crash()
+
+    @property
+    def damaged(self) -> bool:
+        return bool(self.storage.damaged)
+
+    def _jump(self) -> None:
+        """The wall clocks are set. A process goes by the time at its start; those that start later see it."""
+        self._sim.set_wall_clocks(self._rng.choice((-1, 1)) * any_ms(self._rng, 1.0, 2_000_000.0))
 
     def _cancel(self) -> None:
         self.cancelled = True
-        self._sim.later("the user cancels", lambda: self._sim._master_event(self._sim.master.on_cancel))
+        self._sim.later("the user cancels", self._sim.cancel)
 
     def _request(self, number: int) -> None:
         sim = self._sim
@@ -159,16 +172,6 @@ class FaultPlan:
         if number in self._savepoint_requests:
             self._sim.savepoints.add(checkpoint_id)
 
-    def _storage_fault(self, operation: str, path: str) -> bool:
-        if operation not in ("create", "write", "commit") or self._storage_faults_left <= 0:
-            return False
-        if self._sim.steps > self._calm_after or self._rng.random() >= self._storage_fault_rate:
-            return False
-        self._storage_faults_left -= 1
-        self.failed_writes += 1
-        self._sim.trace(f"the storage cannot {operation}")
-        return True
-
     # ------------------------------------------------------------ frames of old attempts
     def on_new_gang(self, gang: list[SimSlot]) -> None:
         """Some of what is still under way in older attempts will reach the new one, as if an address was used again."""
@@ -178,10 +181,15 @@ class FaultPlan:
             for to, link in old.data.items():
                 self._stale += [(to, frame) for frame in link.queue if frame is not LOST][:3]
         del self._stale[:-_MAX_STALE]
+        if self._again and gang[0].attempt:
+            self._again -= 1
+            strike = self._rng.choice((self._crash, self._crash, self._break, self._freeze))
+            self._planned.setdefault(self._sim.steps + self._rng.randint(1, 100), []).append(strike)
 
     def on_new_driver(self) -> None:
         """It has keys of its own: nothing of the old workers gets through."""
         self._stale.clear()
+        self.messages.on_new_driver()
 
     def on_undeliverable(self, to: SlotIndex, frame: Frame) -> None:
         if len(self._stale) < _MAX_STALE and self._sim.scenario.faulty:

@@ -6,9 +6,11 @@ User functions are pickled to every slot, so they reach the world by `current()`
 from __future__ import annotations
 
 import random
+import time
 from typing import Any, NoReturn
 
 from tests.simulation.sim_clock import SimClock
+from tidegate.taskmanager import commit_retries
 
 Ident = tuple[Any, ...]
 """(source, split, sequence number, branch...): one logical record, whatever happens to it on its way."""
@@ -145,6 +147,14 @@ def current() -> OutsideWorld:
     return _current
 
 
+class _Pauses:
+    """Takes the place of the module `time` where commits are tried again."""
+
+    def sleep(self, seconds: float) -> None:
+        current().clock.advance(seconds * 1000)
+
+
 def enter(world: OutsideWorld | None) -> None:
     global _current
     _current = world
+    commit_retries.time = time if world is None else _Pauses()  # type: ignore[assignment]

@@ -1,11 +1,19 @@
-"""What the scheduler picks from."""
+"""What the scheduler picks from, and the lives of what it picks."""
 
 from __future__ import annotations
 
+import enum
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+
+class Life(enum.Enum):
+    STARTING = "starting"  # Spark has not started it yet
+    ALIVE = "alive"
+    LEFT = "left"  # by itself, after Leave
+    DEAD = "dead"  # killed
 
 
 class Pool:

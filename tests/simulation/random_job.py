@@ -49,6 +49,7 @@ class ExpectedSink:
     idents: Counter[Ident]
     order: dict[int, Order]  # by source
     kind: str  # "transactional" | "plain" | "function" | "collect"
+    place: int = 0  # not 0: records are totals; so many parts say of what, the next one is the number of records in it
 
     @property
     def exactly_once(self) -> bool:
@@ -92,6 +93,7 @@ class _Stream:
     parallelism: int
     idents: Counter[Ident]
     order: dict[int, Order]
+    place: int = 0  # as in ExpectedSink
 
 
 def _joined(a: _Stream, b: _Stream) -> dict[int, Order]:
@@ -101,9 +103,10 @@ def _joined(a: _Stream, b: _Stream) -> dict[int, Order]:
 
 class JobBuilder:
     """`build` draws everything from the one random generator. `rescalable`: the job will be resumed at another
-    parallelism."""
+    parallelism. `at_least_once`: it runs like that, so that totals may be too high."""
 
     rescalable = False
+    at_least_once = False
 
     def __init__(self, rng: random.Random, size: int = 3, max_parallelism: int = 3) -> None:
         self._rng = rng
@@ -291,7 +294,7 @@ class JobBuilder:
         if rng.random() < 0.2:
             end.disable_chaining()
         self._note(f"{name}: {kind} p={s.parallelism}")
-        self._sinks.append(ExpectedSink(name, s.idents, s.order, kind))
+        self._sinks.append(ExpectedSink(name, s.idents, s.order, kind, s.place))
 
     # ------------------------------------------------------------ helpers
     def _exchange(self, s: _Stream, broadcast: bool = True) -> _Stream:
@@ -320,7 +323,7 @@ class JobBuilder:
         elif parallelism not in (1, s.parallelism):
             order = lost
         self._note(f"  {kind} {s.parallelism} -> {parallelism}")
-        return _Stream(stream, parallelism, idents, order)
+        return _Stream(stream, parallelism, idents, order, s.place)
 
     def _key(self, s: _Stream, key: Hash, parallelism: int | None = None) -> _Stream:
         order = keyed_order(s.order, s.idents, key)

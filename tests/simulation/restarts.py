@@ -72,7 +72,8 @@ class Restarts:
     def on_saved(self, request_id: int, checkpoint_id: int, target: str) -> None:
         savepoint = Savepoint(target, checkpoint_id, self._sim.savepoint_attempts[target])
         self.savepoints.append(savepoint)
-        self._check_whole(savepoint)
+        with self._sim.undisturbed():
+            self._check_whole(savepoint)
         if request_id in self._stop_requests:
             self._stopped = savepoint
 
@@ -84,10 +85,11 @@ class Restarts:
         sim.lose_everything()
         # One from before the present run would do as well, but not one from a run that was rewound since.
         usable = [s for s in self.savepoints if s.taken_in[0] == sim.run_number]
-        if usable and rng.random() < 0.4:
-            self._resume_from(usable[-1])
-        else:
-            self._resume(self._latest(claim=rng.random() < 0.5), rewound=False)
+        with sim.undisturbed():
+            if usable and rng.random() < 0.4:
+                self._resume_from(usable[-1])
+            else:
+                self._resume(self._latest(claim=rng.random() < 0.5), rewound=False)
 
     def _latest(self, claim: bool) -> RestorePoint | None:
         """A savepoint to stop with counts as a checkpoint: when it is complete, what it holds is committed, and the
@@ -112,7 +114,8 @@ class Restarts:
         end_checks.check_run(sim)
         sim.lose_everything()
         sim.ended = None
-        self._resume_from(stopped)
+        with sim.undisturbed():
+            self._resume_from(stopped)
         return True
 
     def _resume_from(self, savepoint: Savepoint) -> None:
@@ -200,8 +203,9 @@ class Restarts:
 
     # ------------------------------------------------------------ checks
     def check_savepoints(self) -> None:
-        for savepoint in self.savepoints:
-            self._check_whole(savepoint)
+        with self._sim.undisturbed():
+            for savepoint in self.savepoints:
+                self._check_whole(savepoint)
 
     def _check_whole(self, savepoint: Savepoint) -> None:
         files = self._sim.storage.folder(savepoint.target)

@@ -8,8 +8,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.durations import any_ms, draw_checkpoints, draw_job_settings, draw_restart
 from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.random_job import JobBuilder, RandomJob
+from tidegate.common.restart_strategy import RestartStrategyConfiguration
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.network.elements import Alignment
@@ -72,7 +74,9 @@ class Scenario:
     tick_ms: float
     link_slowness: float
     async_slowness: float
-    restart_delay_ms: float
+    restart: RestartStrategyConfiguration
+    hang_rate: float  # share of the work for helpers and storage threads that hangs for a while
+    clock_skew: bool  # each process has a clock of its own
     calm_after: int  # steps after which there are no faults and no slowness: the job has to come to its end
     check_every: int
     variation: Variation
@@ -89,8 +93,11 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
     rng = random.Random(f"{prefix}{mode.value}/{faulty}/{seed}")
     builder = _builder(variation)(rng, size=rng.choice((2, 3, 4)))
     builder.rescalable = rescale = variation is Variation.RESCALE
+    builder.at_least_once = mode is Mode.AT_LEAST_ONCE
     job = builder.build()
-    checkpoints = None if mode is Mode.NONE else _checkpoints(rng, mode, job.long)
+    checkpoints = None
+    if mode is not Mode.NONE:
+        checkpoints = draw_checkpoints(rng, _ALIGNMENT[mode], _concurrent(rng, mode), job.long, faulty)
     if rescale and mode is Mode.NONE:
         checkpoints = CheckpointSettings(interval_ms=math.inf)  # savepoints only
     runtime = RuntimeSettings(
@@ -100,8 +107,8 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         checkpointing=mode is not Mode.NONE,
         exactly_once=mode is not Mode.AT_LEAST_ONCE,
         max_increments=10 if job.long else rng.choice((0, 1, 3, 10)),
-        commit_retries=rng.choice((0, 1, 3)),
-        commit_backoff_ms=0.0,
+        commit_retries=rng.choice((0, 1, 3, 6)),
+        commit_backoff_ms=any_ms(rng, 0.01, 30.0),
         watermark_interval_ms=job.watermark_interval_ms,
         state_backend=_backend(rng, variation),
     )
@@ -120,12 +127,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         job=job,
         runtime=runtime,
         checkpoints=checkpoints,
-        job_settings=JobSettings(
-            "simulated",
-            heartbeat_interval_ms=50.0,
-            heartbeat_timeout_ms=400.0,
-            leave_grace_ms=_any_ms(rng),
-        ),
+        job_settings=draw_job_settings(rng, faulty),
         storage=storage,
         weights=Weights(
             frames=rng.choice(lean),
@@ -136,10 +138,12 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
             events=rng.choice((0.1, 0.5, 1.0)),
             clock=rng.choice((0.05, 0.2, 0.5)),
         ),
-        tick_ms=rng.choice((0.3, 1.0)),
+        tick_ms=any_ms(rng, 0.1, 3.0),
         link_slowness=rng.choice((0.0, 0.0, 0.7, 0.9)),
         async_slowness=rng.choice((0.0, 0.0, 0.7, 0.95)),
-        restart_delay_ms=0.0 if rng.random() < 0.4 else _any_ms(rng),
+        restart=draw_restart(rng, may_give_up=faulty and not rescale),
+        hang_rate=rng.choice((0.0, 0.0, 0.01, 0.1)) if faulty else 0.0,
+        clock_skew=rng.random() < 0.3,
         calm_after=rng.choice((1500, 3000)),
         check_every=20,
         variation=variation,
@@ -154,30 +158,9 @@ def _builder(variation: Variation) -> type[JobBuilder]:
     return TimeJobBuilder
 
 
-def _any_ms(rng: random.Random) -> float:
-    """From one millisecond to a second, every order of magnitude as likely as the others: which of two such durations
-    is the longer one, and by how much, is open."""
-    return float(10 ** rng.uniform(0, 3))
-
-
 def _backend(rng: random.Random, variation: Variation) -> str:
     share = IN_ROCKSDB.get(variation, 0.0)
     return ROCKSDB if share == 1.0 or (share and rng.random() < share) else HASHMAP
-
-
-def _checkpoints(rng: random.Random, mode: Mode, long: bool) -> CheckpointSettings:
-    tolerant = rng.random() < 0.7
-    return CheckpointSettings(
-        interval_ms=0.5 if long else rng.choice((0.5, 2.0, 5.0)),
-        alignment=_ALIGNMENT[mode],
-        alignment_timeout_ms=rng.choice((1, 2, 5)) if mode is Mode.TIMEOUT else 0,
-        timeout_ms=rng.choice((6.0, 30.0, 600_000.0, 600_000.0, 600_000.0)) if tolerant else 600_000.0,
-        min_pause_ms=rng.choice((0.0, 0.0, 1.0)) if mode is not Mode.CONCURRENT else 0.0,
-        max_concurrent=_concurrent(rng, mode),
-        tolerable_failures=1_000_000 if tolerant else rng.choice((0, 1, 2)),
-        num_retained=rng.choice((1, 1, 2, 3)),
-        after_tasks_finish=rng.random() < 0.8,
-    )
 
 
 def _concurrent(rng: random.Random, mode: Mode) -> int:

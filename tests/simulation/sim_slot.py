@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import pickle
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tests.simulation.functions import KeyedStates, SubtaskCount
 from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
-from tests.simulation.pools import Link
-from tidegate.common.errors import SnapshotDamagedError
+from tests.simulation.pools import Life, Link
+from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.serialization import ROWS, ROWS_WITH_TIMESTAMPS
 from tidegate.network.transport import ConnectionLostError
 from tidegate.network.wire import CREDIT, Frame
-from tidegate.protocol.codec import decode_from_master, encode
-from tidegate.protocol.messages import Deploy, Finish, Leave, MasterToSlot, Message, Register, TaskFailed
+from tidegate.protocol.codec import ProtocolError, decode_from_master, encode
+from tidegate.protocol.messages import Deploy, FailureInfo, Finish, Leave, MasterToSlot, Message, Register, TaskFailed
 from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.failure import OperatorFailure, describe
 from tidegate.taskmanager.operators.sink import CommitFailedError
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 Done = Callable[[Any, BaseException | None], None]
 LOST = object()
 """In a data link: the connection broke here."""
-
-
-class Life(enum.Enum):
-    STARTING = "starting"  # Spark has not started it yet
-    ALIVE = "alive"
-    LEFT = "left"  # by itself, after Leave
-    DEAD = "dead"  # killed
 
 
 class AsyncWork:
@@ -77,19 +70,20 @@ class SimSlot:
         self.slot = slot
         run = f"r{sim.run_number}" if sim.run_number else ""
         self.incarnation = f"{run}a{attempt}s{slot}{suffix}"
-        self.clock = sim.clock
+        self.clock = sim.new_clock()
         self.transport = SimTransport(self)
         self.life = Life.STARTING
         self.failed = False
         self.frozen = False
         self.runtime: SlotRuntime | None = None
-        self.deadline: float | None = None  # of the runtime, when it had nothing to do
+        self.deadline: float | None = None  # of the runtime, when it had nothing to do; in true time, as the next one
         self.next_heartbeat = 0.0
-        self.up = Link(f"{self.incarnation}->JM", sim.control, sim.master_receive, sim.draw_slowness())
-        self.down = Link(f"JM->{self.incarnation}", sim.control, self._on_message, sim.draw_slowness())
+        self.up = Link(f"{self.incarnation}->JM", sim.control, self._to_master, sim.draw_slowness())
+        self.down = Link(f"JM->{self.incarnation}", sim.control, self._from_master, sim.draw_slowness())
         self.data: dict[SlotIndex, Link] = {}  # outgoing
         self.incoming: list[Link] = []  # data links that end here
         self.slowness = sim.draw_slowness()
+        self._dumped = False
 
     def __repr__(self) -> str:
         return self.incarnation
@@ -99,7 +93,7 @@ class SimSlot:
         if self.life is not Life.STARTING:
             return
         self.life = Life.ALIVE
-        self.next_heartbeat = self.clock.now_ms() + self.sim.job_settings.heartbeat_interval_ms
+        self.next_heartbeat = self.sim.clock.now_ms() + self.sim.job_settings.heartbeat_interval_ms
         self.send_to_master(
             Register(
                 attempt=self.attempt,
@@ -129,8 +123,9 @@ class SimSlot:
         def step() -> None:
             assert self.runtime is not None
             if not self.runtime.step():
-                self.deadline = self.runtime.next_deadline()
-                if self.deadline is None or self.deadline > self.clock.now_ms():
+                deadline = self.runtime.next_deadline()
+                self.deadline = None if deadline is None else self.clock.true_ms(deadline)
+                if deadline is None or deadline > self.clock.now_ms():
                     self.sim.ready.discard(self)
 
         if self.working:
@@ -139,7 +134,8 @@ class SimSlot:
     def guard(self, do: Callable[[], None]) -> None:
         """Run something of the slot; what it raises ends the attempt here, as in the real host."""
         try:
-            do()
+            with self.sim.inside_worker():
+                do()
         except SimulatedCrash as crash:
             self.sim.crash(self, str(crash))
         except Exception as error:
@@ -147,8 +143,9 @@ class SimSlot:
 
     def _fail(self, error: Exception) -> None:
         cause = error.cause if isinstance(error, OperatorFailure) else error
-        corrupt = self.sim.faults.corrupted and isinstance(cause, SnapshotDamagedError)
-        if not corrupt and not isinstance(cause, (InjectedFault, CommitFailedError, ConnectionLostError)):
+        damaged = self.sim.faults.damaged and isinstance(cause, SnapshotDamagedError)
+        away = isinstance(cause, StorageUnavailableError) and "the test says so" in str(cause)
+        if not damaged and not away and not isinstance(cause, (InjectedFault, CommitFailedError, ConnectionLostError)):
             raise BrokenPromise(f"slot {self} failed by itself: {error!r}") from error
         if self.failed:
             return
@@ -161,10 +158,21 @@ class SimSlot:
         self.send_to_master(TaskFailed(attempt=self.attempt, slot=self.slot, failure=failure))
 
     # ------------------------------------------------------------ messages
+    def _to_master(self, payload: bytes) -> None:
+        self.sim.faults.messages.deliver(partial(self.sim.master_receive, self.incarnation), payload)
+
+    def _from_master(self, payload: bytes) -> None:
+        self.sim.faults.messages.deliver(self._on_message, payload)
+
     def _on_message(self, payload: bytes) -> None:
-        if self.life is not Life.ALIVE:
+        if self.life is not Life.ALIVE or self.frozen:
             return
-        message: MasterToSlot = decode_from_master(payload)
+        try:
+            message: MasterToSlot = decode_from_master(payload)
+        except ProtocolError as error:
+            failure = FailureInfo(summary=f"slot {self.slot}: from the driver: {error}")
+            self.send_to_master(TaskFailed(attempt=self.attempt, slot=self.slot, failure=failure))
+            return
         self.sim.trace(f"{self} <- {_short(message)}")
         if isinstance(message, Leave):
             self.sim.leave(self)
@@ -174,6 +182,8 @@ class SimSlot:
 
     def _handle(self, message: MasterToSlot) -> None:
         if isinstance(message, Deploy):
+            if self.runtime is not None:
+                return  # a repetition
             plan = dataclasses.replace(pickle.loads(message.plan), storage=self.sim.worker_storage)
             restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
             self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
@@ -182,7 +192,8 @@ class SimSlot:
             self.receive_or_wait()
             self.runtime.deploy(restore)
         elif self.runtime is not None:
-            if isinstance(message, Finish):
+            if isinstance(message, Finish) and not self._dumped:
+                self._dumped = True
                 self._dump_state(self.runtime)
             self.runtime.on_message(message)
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pickle
 import random
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 from tests.simulation import end_checks, outside_world, verify
+from tests.simulation.durations import MANY, any_ms
 from tests.simulation.faults import FaultPlan
 from tests.simulation.local_databases import LocalDatabases
 from tests.simulation.outside_world import BrokenPromise, OutsideWorld, SimulatedCrash
-from tests.simulation.pools import Event, Link, Pool
+from tests.simulation.pools import Event, Life, Link, Pool
 from tests.simulation.random_job import RandomJob
+from tests.simulation.restart_oracle import CheckedStrategy
 from tests.simulation.restarts import Restarts
 from tests.simulation.scenario import Scenario, Variation
-from tests.simulation.sim_clock import SimClock
-from tests.simulation.sim_slot import LOST, AsyncWork, Life, SimSlot, check_credits
+from tests.simulation.sim_clock import EPSILON_MS, ProcessClock, SimClock
+from tests.simulation.sim_slot import LOST, AsyncWork, SimSlot, check_credits
+from tests.simulation.storage_host import SimStorageThreads
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
+from tidegate.common.job_status import JobStatus
+from tidegate.common.restart_strategy import FixedDelayRestartStrategyConfiguration
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
 from tidegate.fault_tolerance.job_side import JobFaultTolerance
@@ -28,9 +35,9 @@ from tidegate.fault_tolerance.none.job import NoFaultTolerance
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
-from tidegate.jobmanager.restart_strategies import FixedDelay
+from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.network.wire import Frame
-from tidegate.protocol.codec import decode_from_slot, encode
+from tidegate.protocol.codec import ProtocolError, decode_from_slot, encode
 from tidegate.protocol.instructions import (
     CancelGang,
     CheckpointRequestDone,
@@ -55,14 +62,13 @@ from tidegate.protocol.messages import (
     SlotHeartbeat,
 )
 from tidegate.state.factory import ROCKSDB
-from tidegate.state.savepoint.format import write_savepoint_metadata
-from tidegate.storage.cleanup import Deletion
 from tidegate.taskmanager.deployment import SlotPlan
 
 MAX_STEPS = 60_000
 """A job that has not ended by then hangs."""
-MAX_SIMULATED_MS = 120_000.0
-"""Far more than all planned delays together, and less than a checkpoint's long timeout: later, something was stuck."""
+MAX_SIMULATED_MS = 1_800_000.0
+"""Far more than all planned delays together, and less than `NEVER_MS`: later, something was stuck."""
+_LONGEST_PAUSE_MS = 10_000.0  # of commits that are tried again, and of the wait for metadata at the end of a job
 _RANDOM_NAME = re.compile(r"-[0-9a-f]{12}(?=\.state)")  # in the names of state files: differs from run to run
 
 
@@ -83,13 +89,12 @@ class Simulation(InstructionCarrier):
         # Everything that may happen next, by kind.
         self.frames, self.control, self.ready = Pool(), Pool(), Pool()
         self.async_work, self.helper_pool, self.events = Pool(), Pool(), Pool()
-        self.helper = Link("JM helper", self.helper_pool, self._help, self.draw_slowness())
         self._kinds: list[tuple[Pool, float, Callable[[Any], None]]] = [
             (self.frames, scenario.weights.frames, self._pick_link),
             (self.control, scenario.weights.control, self._pick_link),
             (self.ready, scenario.weights.steps, self._pick_slot),
             (self.async_work, scenario.weights.async_work, self._pick_async),
-            (self.helper_pool, scenario.weights.helper, self._pick_link),
+            (self.helper_pool, scenario.weights.helper, self._pick_storage),
             (self.events, scenario.weights.events, self._pick_event),
         ]
         self.timers: list[tuple[float, Callable[[], None]]] = []
@@ -99,9 +104,13 @@ class Simulation(InstructionCarrier):
         self.gangs: dict[AttemptNumber, list[SimSlot]] = {}
         self.processes: dict[str, SimSlot] = {}
         self.ended: JobEnded | None = None
+        self.cancelled_at: float | None = None
         self.steps = 0
+        self.in_worker = False  # what happens now happens in a worker process
+        self._wall_ms = 0.0  # how far wrong the wall clocks are
         self.aborted: set[int] = set()
         self.attempt_of: dict[int, tuple[int, int]] = {}  # checkpoint with metadata -> (run of the driver, attempt)
+        self._tried: dict[int, tuple[int, int]] = {}  # the same, when it may or may not have been written
         self.requests: dict[int, int] = {}  # request -> answers
         self.savepoints: set[int] = set()
         self.savepoint_attempts: dict[str, tuple[int, int]] = {}  # savepoint with metadata -> as in attempt_of
@@ -130,14 +139,54 @@ class Simulation(InstructionCarrier):
             self.databases = self.databases or LocalDatabases()
             runtime = dataclasses.replace(runtime, rocksdb=self.databases.settings)
         plan = pickle.dumps(SlotPlan(graph, runtime, None, "" if storage is None else storage.root))
-        restart = FixedDelay(1_000, scenario.restart_delay_ms)
-        return JobMaster(graph, self.job_settings, restart, model, lambda attempt: plan)
+        self.driver_clock = self.new_clock()
+        self.strategy = CheckedStrategy(self.scenario.restart, self.rng)
+        if storage is not None:
+            self.storage_threads = SimStorageThreads(self)
+            self.storage_work = StorageWork(storage, self.storage_threads)  # type: ignore[arg-type]
+        return JobMaster(graph, self.job_settings, self.strategy, model, lambda attempt: plan)
+
+    @property
+    def calm(self) -> bool:
+        """Nothing goes wrong any more."""
+        return self.steps > self.scenario.calm_after
+
+    def hangs(self) -> bool:
+        return not self.calm and self.rng.random() < self.scenario.hang_rate
+
+    def now_ms(self) -> float:
+        """By the driver's clock."""
+        return self.driver_clock.now_ms()
+
+    def new_clock(self) -> ProcessClock:
+        """Of a process that starts now."""
+        if not self.scenario.clock_skew:
+            return ProcessClock(self.clock, 0.0)
+        skew = self.rng.choice((-1, 0, 1)) * any_ms(self.rng, 0.1, 1_000_000.0)
+        return ProcessClock(self.clock, self._wall_ms + skew)
+
+    def set_wall_clocks(self, by_ms: float) -> None:
+        self.trace(f"the wall clocks jump by {by_ms:.0f} ms")
+        self._wall_ms = max(-6_000_000.0, self._wall_ms + by_ms)
+
+    @contextlib.contextmanager
+    def inside_worker(self) -> Iterator[None]:
+        before, self.in_worker = self.in_worker, True
+        try:
+            yield
+        finally:
+            self.in_worker = before
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """The storage works: for looks from outside."""
+        files = getattr(self.storage, "fake_files", None)
+        return contextlib.nullcontext() if files is None else files.undisturbed()
 
     # ------------------------------------------------------------ running
     def run(self) -> Simulation:
         outside_world.enter(self.world)
         try:
-            self.carry_out(self.master.start(self.clock.now_ms()))
+            self.carry_out(self.master.start(self.now_ms()))
             while self.ended is None or self._goes_on():
                 self.steps += 1
                 if self.steps > MAX_STEPS:
@@ -159,13 +208,30 @@ class Simulation(InstructionCarrier):
 
     def _goes_on(self) -> bool:
         """The job has ended; False when that is the end of it."""
-        while self.helper.queue:
-            self.helper.pop_and_deliver()
-        return self.restarts is not None and self.restarts.resume_if_stopped()
+        if self.storage is not None:
+            self.storage_threads.finish()
+        return self._starts_again() if self.restarts is None else self.restarts.resume_if_stopped()
+
+    def _starts_again(self) -> bool:
+        """The job has failed or was cancelled, and has left a checkpoint: the user goes on from there, or does not."""
+        assert self.ended is not None
+        if self.ended.status is JobStatus.FINISHED or self.storage is None or self.rng.random() < 0.3:
+            return False
+        if not end_checks.retained_files(self) or (latest := self.latest_checkpoint(self.rng.random() < 0.5)) is None:
+            return False
+        end_checks.check_legal(self)
+        end_checks.check_run(self)
+        self.trace(f"the user finds the job {self.ended.status.name}")
+        self.lose_everything()
+        self.ended = None
+        self.cancelled_at = None
+        self.scenario.restart = FixedDelayRestartStrategyConfiguration(MANY, 0)
+        self.start_again(latest)
+        return True
 
     def _one_step(self) -> None:
         rng = self.rng
-        calm = self.world.calm = self.steps > self.scenario.calm_after
+        calm = self.world.calm = self.calm
         total = 0.0 if calm else self.scenario.weights.clock
         before = total
         for pool, weight, _ in self._kinds:
@@ -195,6 +261,9 @@ class Simulation(InstructionCarrier):
             self.trace(f"deliver on {link.name}")
         link.pop_and_deliver()
 
+    def _pick_storage(self, thread: Any) -> None:
+        self.storage_threads.step(thread)
+
     def _pick_slot(self, slot: SimSlot) -> None:
         if self.lines is not None:
             self.trace(f"step {slot}")
@@ -210,7 +279,8 @@ class Simulation(InstructionCarrier):
         if work.outcome is None:
             self.trace(f"helper of {slot} works")
             try:
-                work.outcome = work.work(), None
+                with self.inside_worker():
+                    work.outcome = work.work(), None
             except SimulatedCrash as crash:
                 self.async_work.discard(work)
                 if slot.life is Life.ALIVE:
@@ -237,10 +307,10 @@ class Simulation(InstructionCarrier):
         due += [time for time, _ in self.timers]
         deadline = self.master.next_deadline()
         if deadline is not None:
-            due.append(deadline)
+            due.append(self.driver_clock.true_ms(deadline))
         if not due:
             raise BrokenPromise(f"deadlock, nothing will ever happen: {self.describe()}")
-        self.clock.advance_to(min(due))
+        self.clock.advance_to(min(due) + (EPSILON_MS if self.scenario.clock_skew else 0.0))
         self._time_passed()
 
     def _time_passed(self) -> None:
@@ -263,23 +333,28 @@ class Simulation(InstructionCarrier):
     def _tick_if_due(self) -> None:
         while self.ended is None:
             deadline = self.master.next_deadline()
-            if deadline is None or deadline > self.clock.now_ms():
+            if deadline is None or deadline > self.now_ms():
                 return
-            self.carry_out(self.master.on_tick(self.clock.now_ms()))
+            self.carry_out(self.master.on_tick(self.now_ms()))
 
     def _live(self) -> list[SimSlot]:
         return [s for s in self.processes.values() if s.life is Life.ALIVE]
 
     # ------------------------------------------------------------ the JobManager's host
-    def master_receive(self, payload: bytes) -> None:
+    def master_receive(self, incarnation: str, payload: bytes) -> None:
         if self.ended is not None:
             return
-        message = decode_from_slot(payload)
+        try:
+            message = decode_from_slot(payload)
+        except ProtocolError as error:
+            problem = str(error)
+            self._master_event(lambda now: self.master.on_unreadable(incarnation, problem, False, now))
+            return
         if self.lines is not None and not isinstance(message, SlotHeartbeat):
             self.trace(f"JM <- {type(message).__name__} of attempt {message.attempt}")
         if isinstance(message, DeclineCheckpoint):
             self.faults.check_decline(message)
-        self.carry_out(self.master.on_message(message, self.clock.now_ms()))
+        self.carry_out(self.master.on_message(message, self.now_ms()))
         self._tick_if_due()
 
     def send(self, instruction: Send) -> None:
@@ -296,16 +371,32 @@ class Simulation(InstructionCarrier):
         self.later(f"Spark cancels attempt {attempt}", partial(self._kill, self.gangs[attempt]))
 
     def write_metadata(self, instruction: WriteMetadata) -> None:
-        self.helper.push(instruction)
+        metadata, attempt, target = instruction.metadata, instruction.attempt, instruction.target
+        n, by = metadata.checkpoint_id, (self.run_number, int(attempt))
+        self._tried[n] = by
+
+        def done(error: str | None) -> None:
+            self.trace(f"metadata of checkpoint {n}: {error or 'written'}")
+            if error is None:
+                self.with_channel_state += bool(metadata.channels)
+                if target:
+                    self.savepoint_attempts[target] = by
+                else:
+                    self.attempt_of[n] = by
+            if self.ended is None:
+                answer = lambda now: self.master.on_metadata_written(attempt, n, error, now)  # noqa: E731
+                self.later(f"JM learns of the metadata of checkpoint {n}", lambda: self._master_event(answer))
+
+        self.storage_work.write_metadata(instruction, done)
 
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
-        self.helper.push(instruction)
+        self.storage_work.delete_savepoint(instruction)
 
     def delete_state(self, instruction: DeleteState) -> None:
-        self.helper.push(instruction)
+        self.storage_work.delete_state(instruction)
 
     def delete_orphans(self, instruction: DeleteOrphans) -> None:
-        self.helper.push(instruction)
+        self.storage_work.delete_orphans()
 
     def delete_claimed(self, instruction: DeleteClaimed) -> None:
         raise BrokenPromise(f"a checkpoint of another job was claimed, but there is none: {instruction}")
@@ -325,9 +416,15 @@ class Simulation(InstructionCarrier):
 
     def job_ended(self, instruction: JobEnded) -> None:
         self.ended = instruction
+        if self.cancelled_at is not None:
+            took = self.clock.now_ms() - self.cancelled_at
+            most = 2 * self.job_settings.leave_grace_ms + _LONGEST_PAUSE_MS
+            verify.check(took <= most, f"a cancelled job went on for {took:.0f} ms")
 
     def log(self, instruction: Log) -> None:
         self.trace(f"JM: {instruction.text}")
+        fell_back = "falling back" in instruction.text
+        verify.check(not fell_back or self.faults.damaged, f"nothing is damaged, but {instruction.text}")
 
     def _observe(self, message: Any) -> None:
         if isinstance(message, NotifyCheckpointComplete):
@@ -341,42 +438,9 @@ class Simulation(InstructionCarrier):
         elif isinstance(message, Deploy) and message.restore:
             self.restored.add(message.attempt)
 
-    def _help(self, instruction: WriteMetadata | DeleteSavepoint | DeleteState | DeleteOrphans) -> None:
-        """The JobManager's helper thread."""
-        assert self.storage is not None
-        if isinstance(instruction, WriteMetadata):
-            error: str | None = None
-            try:
-                if instruction.target:
-                    write_savepoint_metadata(self.storage.folder(instruction.target), instruction.metadata)
-                    self.savepoint_attempts[instruction.target] = self.run_number, instruction.attempt
-                else:
-                    self.storage.write_metadata(instruction.metadata)
-                    self.attempt_of[instruction.metadata.checkpoint_id] = self.run_number, instruction.attempt
-                self.with_channel_state += bool(instruction.metadata.channels)
-            except Exception as failure:
-                error = f"{type(failure).__name__}: {failure}"
-            n, attempt = instruction.metadata.checkpoint_id, instruction.attempt
-            self.trace(f"metadata of checkpoint {n}: {error or 'written'}")
-            if self.ended is None:
-                answer = lambda: self._master_event(  # noqa: E731
-                    lambda now: self.master.on_metadata_written(attempt, n, error, now)
-                )
-                self.later(f"JM learns of the metadata of checkpoint {n}", answer)
-        elif isinstance(instruction, DeleteSavepoint):
-            self.storage.folder(instruction.target).delete_directory("")
-        elif isinstance(instruction, DeleteState):
-            self.storage.delete(Deletion(list(instruction.files), list(instruction.directories)))
-            end_checks.check_retained(self)
-        elif isinstance(instruction, DeleteOrphans):
-            self.storage.delete_orphans()
-            end_checks.check_retained(self)
-        else:
-            assert_never(instruction)
-
     def _master_event(self, event: Callable[[float], list[Instruction]]) -> None:
         if self.ended is None:
-            self.carry_out(event(self.clock.now_ms()))
+            self.carry_out(event(self.now_ms()))
             self._tick_if_due()
 
     def deliver_results(self, chunk: DeliverResults) -> None:
@@ -430,21 +494,34 @@ class Simulation(InstructionCarrier):
                 self.async_work.discard(work)
         for pool in (self.frames, self.control, self.ready, self.helper_pool, self.events):
             pool.clear()
-        self.helper.queue.clear()
         self.timers.clear()
         self.processes, self.gangs = {}, {}
         self.requests.clear()
 
     def latest_checkpoint(self, claim: bool, ignored: Collection[int] = ()) -> RestorePoint | None:
         assert self.storage is not None
-        found = [self.storage.read_metadata(n) for n in self.storage.completed_checkpoints() if n not in ignored]
-        usable = [m for m in found if not m.savepoint]
-        return RestorePoint(usable[-1], self.storage.root, owned=claim) if usable else None
+        with self.undisturbed():
+            for n in reversed([n for n in self.storage.completed_checkpoints() if n not in ignored]):
+                try:
+                    metadata = self.storage.read_metadata(n)
+                except SnapshotDamagedError:
+                    verify.check(self.faults.damaged, f"checkpoint {n} is damaged")
+                    continue
+                if not metadata.savepoint:
+                    end_checks.check_whole(self, metadata)
+                    return RestorePoint(metadata, self.storage.root, owned=claim)
+        return None
 
     def start_again(self, initial: RestorePoint | None) -> None:
         """A new driver, after `lose_everything`."""
+        with self.undisturbed():
+            self._start_again(initial)
+
+    def _start_again(self, initial: RestorePoint | None) -> None:
         self.inherited = set(self.storage.completed_checkpoints())
         latest = initial.checkpoint_id if initial is not None else 0
+        if latest in self._tried:
+            self.attempt_of.setdefault(latest, self._tried[latest])
         self.world.completed = {n: a for n, a in self.attempt_of.items() if n <= latest}
         self.world.state.clear()  # of subtasks that may be no more
         self.world.counted.clear()
@@ -453,7 +530,7 @@ class Simulation(InstructionCarrier):
         self.faults.on_new_driver()
         self.trace(f"the user starts the job again from checkpoint {latest}")
         self.master = self._new_master(initial)
-        self.carry_out(self.master.start(self.clock.now_ms()))
+        self.carry_out(self.master.start(self.now_ms()))
 
     def leave(self, slot: SimSlot) -> None:
         if slot.life is Life.ALIVE:
@@ -514,10 +591,25 @@ class Simulation(InstructionCarrier):
 
     def add_async(self, work: AsyncWork) -> None:
         work.slowness = self.scenario.async_slowness if self.rng.random() < 0.5 else 0.0
-        self.async_work.add(work)
+        if not self.hangs():
+            self.async_work.add(work)
+            return
+        self.trace(f"work of {work.slot} hangs")
+        self.after(any_ms(self.rng), lambda: self._goes_on_working(work))
+
+    def _goes_on_working(self, work: AsyncWork) -> None:
+        if work.slot.frozen:
+            self.after(1.0, lambda: self._goes_on_working(work))
+        else:
+            self.async_work.add(work)
 
     def later(self, what: str, happen: Callable[[], None]) -> None:
         self.events.add(Event(what, happen))
+
+    def cancel(self) -> None:
+        if self.ended is None and self.cancelled_at is None:
+            self.cancelled_at = self.clock.now_ms()
+        self._master_event(self.master.on_cancel)
 
     def freeze(self, slot: SimSlot, for_ms: float) -> None:
         """The process stops (as under SIGSTOP) and goes on later, unless it was killed meanwhile."""
@@ -538,7 +630,10 @@ class Simulation(InstructionCarrier):
                     self.async_work.add(work)
                 slot.wake()
 
-        self.timers.append((self.clock.now_ms() + for_ms, thaw))
+        self.after(for_ms, thaw)
+
+    def after(self, ms: float, do: Callable[[], None]) -> None:
+        self.timers.append((self.clock.now_ms() + ms, do))
 
     def draw_slowness(self) -> float:
         return self.scenario.link_slowness if self.rng.random() < 0.3 else 0.0

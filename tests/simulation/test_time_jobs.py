@@ -25,7 +25,7 @@ from tidegate.taskmanager.task_time import SavedTime, TaskTime
 from tidegate.taskmanager.timers import TimerQueue
 from tidegate.taskmanager.watermark_valve import WatermarkValve
 
-SCHEDULES = 30  # per mode
+SCHEDULES = 20  # per mode
 RESCALED = 12  # schedules per mode with changes of parallelism
 MAX_SEEDS = 100
 MODES = [Mode.ALIGNED, Mode.CONCURRENT, Mode.UNALIGNED, Mode.TIMEOUT]
@@ -40,6 +40,11 @@ def test_failures_do_not_show_in_windows_and_timers(mode: Mode) -> None:
     for seed in range(SCHEDULES):
         restored += len(run_seed(seed, mode, variation=Variation.TIME).restored)
     assert restored > SCHEDULES / 4
+
+
+def test_at_least_once_loses_nothing_from_windows_and_timers() -> None:
+    runs = [run_seed(seed, Mode.AT_LEAST_ONCE, variation=Variation.TIME) for seed in range(SCHEDULES)]
+    assert sum(len(run.restored) for run in runs) > SCHEDULES / 4
 
 
 def rescaling_time_jobs(patch: Patch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.simulation.functions import CLEAR_EVERY, Counted
 from tests.simulation.outside_world import BrokenPromise, Ident
-from tests.simulation.random_job import ExpectedKeyed, Order, RandomJob
+from tests.simulation.random_job import ExpectedKeyed, ExpectedSink, Order, RandomJob
 
 Rows = list[tuple[int, Any]]  # (subtask, record)
 
@@ -27,6 +27,9 @@ def check_output(
     for sink in job.sinks:
         rows = visible.get(sink.name, [])
         got = Counter(row[0] for _, row in rows)
+        if sink.place and not exact:
+            doubled += check_totals(sink, got, complete)
+            continue
         missing, extra = sink.idents - got, got - sink.idents
         check(not missing or not complete, f"{sink.name} ({sink.kind}): lost {_some(missing)}")
         strangers = [ident for ident in extra if ident not in sink.idents]
@@ -38,6 +41,24 @@ def check_output(
         doubled += sum(extra.values()) if sink.exactly_once else 0
     check_notes(job, {s.name: visible.get(s.name, []) for s in job.sinks if s.kind in exact}, in_order)
     return doubled
+
+
+def check_totals(sink: ExpectedSink, got: Counter[Ident], complete: bool) -> int:
+    """At least once: of each place there is a total that holds at least the records that belong there. Returns how many
+    totals are too high or come again."""
+    at = sink.place
+    highest: dict[Ident, int] = {}
+    for ident in got:
+        highest[ident[:at]] = max(highest.get(ident[:at], 0), ident[at])
+    wanted = {ident[:at]: ident[at] for ident in sink.idents}
+    strangers = sorted(highest.keys() - wanted.keys())
+    check(not strangers, f"{sink.name} ({sink.kind}): totals from nowhere {strangers[:5]}")
+    if complete:
+        short = {place: (highest.get(place, 0), n) for place, n in wanted.items() if highest.get(place, 0) < n}
+        check(
+            not short, f"{sink.name} ({sink.kind}): lost records, (got, expected) by place {sorted(short.items())[:5]}"
+        )
+    return sum((got - sink.idents).values())
 
 
 def _some(idents: Counter[Ident]) -> str:

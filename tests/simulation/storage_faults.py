@@ -1,0 +1,131 @@
+"""What goes wrong with the checkpoint storage.
+
+*Trouble* passes: an operation fails once, or for a time (the storage is away, or full), or has its effect and says that
+it failed, or a read brings other bytes than the file has, or the process dies in the middle. It has to be survived:
+checkpoints fail, attempts fail, nothing older is restored, and nothing shows in the output.
+
+*Damage* stays: a file that was written is lost, cut short, has rotten, or holds what belongs elsewhere. It has to be
+noticed when the file is read: the job falls back to an older checkpoint, or fails and says why. Only then may records
+that were delivered come again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.durations import any_ms
+from tests.simulation.fake_storage import FakeFiles, Mishap
+from tests.simulation.outside_world import SimulatedCrash
+from tidegate.storage.cleanup import checkpoint_files
+from tidegate.storage.job_directory import METADATA_NAME, metadata_file
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
+    from tests.simulation.simulation import Simulation
+
+_WRITING = frozenset({"create", "write", "commit"})
+_READING = frozenset({"read", "list"})
+_DELETING = frozenset({"delete", "discard"})
+_ALL = _WRITING | _READING | _DELETING
+
+
+class StorageFaults:
+    """Drawn once. `begin` makes them strike."""
+
+    def __init__(self, sim: Simulation, scenario: Scenario) -> None:
+        self._sim = sim
+        self._rng = rng = scenario.rng
+        self.failed: dict[str, int] = dict.fromkeys(sorted(_ALL), 0)  # operation -> how often it failed
+        self.garbled = 0  # reads that brought other bytes
+        self.damaged: set[str] = set()  # kinds of damage that was done
+        self._left = 0  # how many single operations still fail
+        self._rate = 0.0
+        self._operations = _WRITING
+        self._crash_rate = 0.0
+        self._outages: list[tuple[float, float, frozenset[str]]] = []  # (from, until, operations that fail)
+        self._garble_rate = 0.0
+        self._garbled_paths: set[str] = set()  # whose latest read was garbled
+        if rng.random() < 0.5:
+            self._left = rng.randint(1, 6)
+            self._rate = rng.choice((0.02, 0.05, 0.2))
+            self._operations = rng.choice((_WRITING, _WRITING, _READING, _DELETING, _ALL))
+            self._crash_rate = rng.choice((0.0, 0.0, 0.3))
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+            began = sim.clock.now_ms() + any_ms(rng, 0.5, 60.0)
+            operations = rng.choice((_ALL, _WRITING, _READING, _DELETING))
+            self._outages.append((began, began + any_ms(rng, 0.3, 1000.0), operations))
+        if rng.random() < 0.1:
+            self._garble_rate = rng.choice((0.02, 0.3))
+
+    @property
+    def undeleted(self) -> bool:
+        """Files may have been left behind, for good reasons."""
+        return any(self.failed[operation] for operation in (*_DELETING, *_READING))
+
+    def begin(self, files: FakeFiles) -> None:
+        files.mishap = self._mishap
+
+    def _mishap(self, operation: str, path: str) -> Mishap:
+        sim, rng = self._sim, self._rng
+        if sim.calm:
+            return Mishap.NONE
+        now = sim.clock.now_ms()
+        if any(operation in operations and began <= now < ended for began, ended, operations in self._outages):
+            return self._fails(operation, Mishap.REFUSED)
+        if self._left > 0 and operation in self._operations and rng.random() < self._rate:
+            self._left -= 1
+            if sim.in_worker and rng.random() < self._crash_rate:
+                raise SimulatedCrash(f"in the middle of a {operation} in the storage")
+            return self._fails(operation, rng.choice((Mishap.REFUSED, Mishap.UNANSWERED)))
+        if operation == "read" and self._garble_rate and not path.endswith(METADATA_NAME):
+            if path not in self._garbled_paths and rng.random() < self._garble_rate:
+                self._garbled_paths.add(path)
+                self.garbled += 1
+                sim.trace(f"a read of {path} is garbled")
+                return Mishap.GARBLED
+            self._garbled_paths.discard(path)
+        return Mishap.NONE
+
+    def _fails(self, operation: str, how: Mishap) -> Mishap:
+        self.failed[operation] += 1
+        self._sim.trace(f"the storage fails to {operation}: {how.name}")
+        return how
+
+    # ------------------------------------------------------------ damage
+    def damage(self) -> bool:
+        """Of a file that a completed checkpoint needs. False when there is none yet."""
+        sim, rng = self._sim, self._rng
+        files: FakeFiles = sim.storage.fake_files
+        completed = [c.metadata for c in sim.coordinator.store.checkpoints] if sim.coordinator is not None else []
+        if not completed:
+            return False
+        hit = completed[-1] if rng.random() < 0.7 else rng.choice(completed)
+        paths = sorted(checkpoint_files(hit) & files.content.keys())
+        own = metadata_file(hit.checkpoint_id)
+        if (not paths or rng.random() < 0.2) and own in files.content:
+            paths = [own]
+        if not paths:
+            return False
+        path = rng.choice(paths)
+        kind = rng.choice(("lost", "torn", "rotten", "swapped"))
+        data = files.content[path]
+        others = sorted(
+            other
+            for other, content in files.content.items()
+            if content != data and other.endswith(METADATA_NAME) == path.endswith(METADATA_NAME)
+        )
+        if kind == "swapped" and not others:
+            kind = "rotten"
+        if kind == "lost":
+            del files.content[path]
+        elif kind == "torn":
+            files.content[path] = data[: rng.randrange(len(data))]
+        elif kind == "rotten":
+            place = rng.randrange(len(data))
+            files.content[path] = data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :]
+        else:
+            other = rng.choice(others)
+            files.content[path], files.content[other] = files.content[other], data
+        self.damaged.add(kind)
+        sim.trace(f"{path} is damaged: {kind}")
+        return True

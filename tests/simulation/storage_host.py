@@ -1,0 +1,87 @@
+"""The threads of the JobManager that talk to its storage, without threads: the real queues, and work that is done when
+the scheduler picks it. Some of it hangs for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from tests.simulation import end_checks
+from tests.simulation.durations import any_ms
+from tidegate.storage.work_queues import Lane, Work, WorkQueues
+from tidegate.storage.workers import Closed
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class _Thread:
+    """What one lane is at. In the simulation's pool while it has something to do and does not hang."""
+
+    def __init__(self, lane: Lane, slowness: float) -> None:
+        self.lane = lane
+        self.slowness = slowness
+        self.work: Work | None = None
+        self.has_hung = False  # with this piece of work
+
+
+class SimStorageThreads:
+    """Takes the place of `StorageThreads`."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._queues = WorkQueues()
+        self._threads = [_Thread(lane, sim.draw_slowness()) for lane in Lane]
+
+    def write(self, what: str, do: Callable[[], object], folder: str) -> bool:
+        return self._add(Lane.WRITES, Work(what, do, frozenset([folder])))
+
+    def delete(self, what: str, do: Callable[[], object], folders: Collection[str] | None) -> bool:
+        return self._add(Lane.DELETIONS, Work(what, do, None if folders is None else frozenset(folders)))
+
+    def look(self, what: str, do: Callable[[], object]) -> bool:
+        return self._add(Lane.LOOKS, Work(what, do))
+
+    def warn_of_hanging(self) -> None: ...
+
+    def close(self, last: Callable[[], object], patience_s: float) -> Closed:
+        raise AssertionError("the simulator calls finish")
+
+    def _add(self, lane: Lane, work: Work) -> bool:
+        self._queues.add(lane, work)
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        """Every thread that has nothing to do takes what it may."""
+        for thread in self._threads:
+            if thread.work is None:
+                thread.work = self._queues.take(thread.lane)
+                thread.has_hung = False
+                if thread.work is not None:
+                    self._sim.helper_pool.add(thread)
+
+    def step(self, thread: _Thread) -> None:
+        sim, work = self._sim, thread.work
+        assert work is not None
+        if not thread.has_hung and sim.hangs():
+            sim.trace(f"{work.what} hangs")
+            thread.has_hung = True
+            sim.helper_pool.discard(thread)
+            sim.after(any_ms(sim.rng), lambda: sim.helper_pool.add(thread) if thread.work is work else None)
+            return
+        sim.trace(work.what)
+        sim.helper_pool.discard(thread)
+        work.do()
+        thread.work = None
+        self._queues.ended(thread.lane, work)
+        if thread.lane is Lane.DELETIONS:
+            end_checks.check_retained(sim)
+        self._begin()
+
+    def finish(self) -> None:
+        """At the end of the job: what was asked for is done."""
+        while busy := [thread for thread in self._threads if thread.work is not None]:
+            for thread in busy:
+                thread.has_hung = True
+                self.step(thread)

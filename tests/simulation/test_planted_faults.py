@@ -1,0 +1,118 @@
+"""Bugs that only show when time, storage, messages or clocks misbehave: each is planted, and has to be found. (Those of
+the protocol itself are in `test_planted_bugs.py`.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.faults import FaultPlan
+from tests.simulation.runner import SimulationFailed, run_seed
+from tests.simulation.scenario import IN_ROCKSDB, Mode, Variation
+from tests.simulation.test_planted_bugs import offset_of_the_batch_after
+from tidegate.common.errors import InternalError, SnapshotError, StorageUnavailableError
+from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
+from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
+from tidegate.protocol.messages import TriggerCheckpoint
+from tidegate.storage import reader
+from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.work_queues import WorkQueues
+from tidegate.taskmanager.failure import RestoreFailure
+
+MAX_SEEDS = 300
+Patch = pytest.MonkeyPatch
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*never emits anything")
+
+
+def what_cannot_be_read_counts_as_damaged(patch: Patch) -> None:
+    """A storage that is away for a moment makes the job fall back."""
+    patch.setattr(RestoreFailure, "proves_damage", property(lambda self: isinstance(self.cause, SnapshotError)))
+
+
+def checksums_are_not_checked(patch: Patch) -> None:
+    patch.setattr(reader, "_is_whole", lambda data, handle: len(data) == handle.length)
+    patch.setattr(FaultPlan, "damage_share", 1.0)
+
+
+def metadata_that_was_not_written_counts(patch: Patch) -> None:
+    write = FileSystemStorage.write_metadata
+
+    def always(self: Any, metadata: Any) -> str:
+        try:
+            return write(self, metadata)
+        except StorageUnavailableError:
+            return ""
+
+    patch.setattr(FileSystemStorage, "write_metadata", always)
+
+
+def deletions_overtake_writes(patch: Patch) -> None:
+    patch.setattr(WorkQueues, "_is_behind_writes", lambda self, work: False)
+
+
+def a_repeated_trigger_begins_a_checkpoint_again(patch: Patch) -> None:
+    on_message = BarrierTaskSide.on_message
+
+    def forgetful(self: Any, message: Any, now_ms: float) -> None:
+        self._triggered = 0
+        on_message(self, message, now_ms)
+
+    patch.setattr(BarrierTaskSide, "on_message", forgetful)
+
+
+def bytes_that_are_no_message_end_the_job_manager(patch: Patch) -> None:
+    def dies(self: Any, incarnation: str, problem: str, permanent: bool, now_ms: float) -> Any:
+        raise InternalError(problem)
+
+    patch.setattr(JobMaster, "on_unreadable", dies)
+
+
+def a_source_goes_by_the_clock_of_the_driver(patch: Patch) -> None:
+    """It takes a barrier from the future for a mistake."""
+    on_message = BarrierTaskSide.on_message
+
+    def not_yet(self: Any, message: Any, now_ms: float) -> None:
+        if not isinstance(message, TriggerCheckpoint) or message.barrier.timestamp <= now_ms + 1:
+            on_message(self, message, now_ms)
+
+    patch.setattr(BarrierTaskSide, "on_message", not_yet)
+
+
+def the_failure_rate_counts_old_failures(patch: Patch) -> None:
+    def for_ever(self: Any, now_ms: float) -> Any:
+        self._recent.append(now_ms)
+        return GiveUp("too many") if len(self._recent) > self._max_failures else on_failure(self, now_ms)
+
+    on_failure = FailureRate.on_failure
+    patch.setattr(FailureRate, "on_failure", for_ever)
+
+
+BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
+    (what_cannot_be_read_counts_as_damaged, Mode.ALIGNED, Variation.PLAIN),
+    (checksums_are_not_checked, Mode.ALIGNED, Variation.PLAIN),
+    (metadata_that_was_not_written_counts, Mode.ALIGNED, Variation.PLAIN),
+    (deletions_overtake_writes, Mode.CONCURRENT, Variation.PLAIN),
+    (a_repeated_trigger_begins_a_checkpoint_again, Mode.UNALIGNED, Variation.PLAIN),
+    (bytes_that_are_no_message_end_the_job_manager, Mode.ALIGNED, Variation.PLAIN),
+    (a_source_goes_by_the_clock_of_the_driver, Mode.ALIGNED, Variation.PLAIN),
+    (the_failure_rate_counts_old_failures, Mode.ALIGNED, Variation.PLAIN),
+    (offset_of_the_batch_after, Mode.AT_LEAST_ONCE, Variation.TIME),
+]
+
+
+@pytest.mark.parametrize(("plant", "mode", "variation"), BUGS, ids=[bug[0].__name__ for bug in BUGS])
+def test_a_planted_bug_is_found(
+    plant: Callable[[Patch], None], mode: Mode, variation: Variation, monkeypatch: Patch
+) -> None:
+    plant(monkeypatch)
+    monkeypatch.setitem(IN_ROCKSDB, Variation.TIME, 0.0)
+    for seed in range(MAX_SEEDS):
+        try:
+            run_seed(seed, mode, variation=variation)
+        except SimulationFailed:
+            return
+    pytest.fail(f"{plant.__name__} went unnoticed in {MAX_SEEDS} schedules")
