@@ -62,6 +62,11 @@ def test_the_folder_and_the_size_come_from_the_configuration(tmp_path: Path) -> 
     assert not (tmp_path / "off").exists()
 
 
+def test_a_job_that_never_came_to_its_end_is_not_kept() -> None:
+    History().keep(msgspec.structs.replace(sample_view(), ended_ms=None))
+    assert History().job_ids() == []
+
+
 def test_what_cannot_be_kept_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     History(str(tmp_path / "file" / "below")).keep(ended("a" * 32))
