@@ -3,15 +3,16 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.connectors.file_sink_kit import Subtask, hidden, lines, lines_sink, visible
+from tests.unit.connectors.file_sink_kit import Clock, Subtask, hidden, lines, lines_sink, visible
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.serialization import Encoder
-from tidegate.connectors.files.part_files import OutputFileError
+from tidegate.connectors.files.part_files import LocalPartFiles, OutputFileError
 from tidegate.datastream.connectors.file_system import (
     BucketAssigner,
     BucketContext,
@@ -121,6 +122,58 @@ def test_crash_after_the_commit_commits_again_without_harm(tmp_path: Path, polic
     last.finish()
     assert lines(tmp_path) == ["1"]
     assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_disk_that_the_failed_attempt_filled_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpointed: bool
+) -> None:
+    def used() -> int:
+        return sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+
+    def write_test(files: LocalPartFiles, job_id: str) -> None:
+        if used() > 1000:
+            raise OutputFileError("No space left on device")
+
+    sink = lines_sink(tmp_path, DEFAULT)
+    first = Subtask(sink).write(1)
+    one = first.checkpoint() if checkpointed else None
+    first.write("x" * 2000)
+    first.writer.flush(False)
+    monkeypatch.setattr(LocalPartFiles, "check_writable", write_test)
+    assert used() > 2000
+    second = Subtask(sink, one, attempt=1)
+    second.complete()
+    second.write(2).finish()
+    assert lines(tmp_path) == (["1", "2"] if checkpointed else ["2"])
+    assert hidden(tmp_path) == []
+
+
+def test_hidden_files_of_ended_runs_are_deleted_when_the_sink_starts_afresh_after_a_week(tmp_path: Path) -> None:
+    day = 24 * 3600
+    sink, now = lines_sink(tmp_path, DEFAULT), Clock()
+    now.ms = time.time() * 1000
+    old, restored, busy = ("b" * 32, "c" * 32, "d" * 32)
+    for job_id in (old, busy):
+        Subtask(sink, job_id=job_id).write(1).writer.flush(False)
+        Subtask(sink, job_id=job_id, subtask=1).write(1).writer.flush(False)
+    foreign = tmp_path / f".inprogress-{old}" / ".another-0-0-part"
+    foreign.write_text("x")
+    for age, job_id in ((8, old), (8, busy)):
+        for path in (tmp_path / f".inprogress-{job_id}").iterdir():
+            os.utime(path, (time.time() - age * day,) * 2)
+    newest = next((tmp_path / f".inprogress-{busy}").iterdir())
+    os.utime(newest, (time.time() - 6 * day,) * 2)
+
+    one = Subtask(sink, job_id=restored, clock=now).checkpoint()
+    gone = [p for p in hidden(tmp_path) if old in p]
+    assert gone == [f".inprogress-{old}/.another-0-0-part"]
+    assert sum(busy in p for p in hidden(tmp_path)) == 2
+
+    os.utime(newest, (time.time() - 8 * day,) * 2)
+    Subtask(sink, one, attempt=1, clock=now)
+    Subtask(sink, one, clock=now)
+    assert sum(busy in p for p in hidden(tmp_path)) == 2, "a checkpoint that is restored may need them"
 
 
 def test_crash_in_the_middle_of_a_commit(tmp_path: Path) -> None:

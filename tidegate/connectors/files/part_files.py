@@ -65,6 +65,14 @@ class PartFiles(Protocol):
     def hidden_names(self, job_id: str) -> list[str]:
         """The names in the job's folder of hidden files."""
 
+    def trim(self, hidden: str, length: int) -> None:
+        """Only the first `length` bytes of a file that was left open are needed any more: give back the space of the
+        others where that is possible. Whoever still writes to it does so behind them."""
+
+    def abandoned(self, own_job_id: str, owner: str, before_s: float) -> list[str]:
+        """The hidden files whose names begin with `owner` in folders of other jobs, of which no file was written to
+        since `before_s` (seconds since the epoch)."""
+
     def delete(self, path: str) -> None:
         """Deletes the file. It is no error when it is missing."""
 
@@ -214,6 +222,27 @@ class LocalPartFiles:
                 return sorted(name.removeprefix(".") for name in os.listdir(folder))
             except FileNotFoundError:
                 return []
+
+    def trim(self, hidden: str, length: int) -> None:
+        full = self.describe(hidden)
+        with output_errors("shorten", full), contextlib.suppress(FileNotFoundError):
+            if os.stat(full).st_size > length:
+                os.truncate(full, length)
+
+    def abandoned(self, own_job_id: str, owner: str, before_s: float) -> list[str]:
+        found: list[str] = []
+        with output_errors("list", self._root), contextlib.suppress(FileNotFoundError):
+            for folder in sorted(os.listdir(self._root)):
+                if not folder.startswith(_HIDDEN) or folder == f"{_HIDDEN}{own_job_id}":
+                    continue
+                with (
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                    os.scandir(self.describe(folder)) as names,
+                ):
+                    times = {entry.name: entry.stat().st_mtime for entry in names}
+                    if times and max(times.values()) < before_s:
+                        found += [f"{folder}/{name}" for name in sorted(times) if name.startswith(f".{owner}")]
+        return found
 
     def delete(self, path: str) -> None:
         full = self.describe(path)
@@ -410,6 +439,27 @@ class ArrowPartFiles:
         with output_errors("list", self.describe(folder)):
             infos = self._fs.get_file_info(FileSelector(self._full(folder), allow_not_found=True))
             return sorted(info.base_name.removeprefix(".") for info in infos)
+
+    def trim(self, hidden: str, length: int) -> None:
+        """No file is open over a checkpoint here."""
+
+    def abandoned(self, own_job_id: str, owner: str, before_s: float) -> list[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        found: list[str] = []
+        with output_errors("list", self._shown_root):
+            for folder in self._fs.get_file_info(FileSelector(self._root, allow_not_found=True)):
+                name = folder.base_name
+                if (
+                    folder.type != FileType.Directory
+                    or not name.startswith(_HIDDEN)
+                    or name == f"{_HIDDEN}{own_job_id}"
+                ):
+                    continue
+                files = self._fs.get_file_info(FileSelector(self._full(name), allow_not_found=True))
+                if files and all(file.mtime is not None and file.mtime.timestamp() < before_s for file in files):
+                    found += [f"{name}/{f.base_name}" for f in files if f.base_name.startswith(f".{owner}")]
+        return found
 
     def delete(self, path: str) -> None:
         with output_errors("delete", self.describe(path)), contextlib.suppress(FileNotFoundError):

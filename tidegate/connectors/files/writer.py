@@ -6,8 +6,10 @@ committable, and the committer gives it its name when its checkpoint is complete
 that length, is handed to the committer as a file of its own, and new records go into new files. Files of a bulk format
 are closed at every checkpoint. With compaction, closed files wait in the writer's state to be merged.
 
-Hidden files of a crashed attempt that the restored checkpoint does not speak of are deleted. Their names begin with
-operator and subtask, in a folder of the job's own, so that nobody else's file is touched.
+Hidden files of a crashed attempt that the restored checkpoint does not speak of are deleted, and what stands behind the
+checkpoint's length in a file that was open gives back its space, before anything is written: the disk may be full.
+Names begin with operator and subtask, in a folder of the job's own, so that nobody else's file is touched. Files of the
+same sink in folders of other jobs, in which nothing was written for a week, are deleted when a job starts afresh.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from tidegate.connectors.files.rolling_policy import PartFileInfo, RollingPolicy
 from tidegate.contracts.connectors import SinkContext, SinkWriter
 
 _BUFFER = 1 << 20  # bytes of a part file that are held back at the most
+_ABANDONED_AFTER_MS = 7 * 24 * 3600 * 1000  # of a run that has ended without deleting its hidden files
 _MAX_OPEN_FILES = 128  # per subtask; with more buckets than this the least recently written file is closed
 
 
@@ -137,8 +140,12 @@ class FileWriter(SinkWriter[Any, FileCommittable]):
         self._unsaved: set[str] = set()  # hidden files that no snapshot speaks of
         self._next_check_ms = context.clock.now_ms() + settings.check_interval_ms
         self._broken: BaseException | None = None
+        try:
+            self._clean_up()  # first: on a full disk nothing can be written before it
+        except OutputFileError:
+            self._check_writable()  # says it better when it is the folder
+            raise
         self._check_writable()
-        self._clean_up()
         for state in context.restored_state:
             self._salvage(state)
 
@@ -158,6 +165,11 @@ class FileWriter(SinkWriter[Any, FileCommittable]):
         """Delete what earlier attempts of this subtask have left and the restored checkpoint does not need."""
         context = self._context
         states: list[FileWriterState] = context.restored_state
+        for state in states:
+            for file in state.open_files:
+                if state.job_id == context.job_id:
+                    self._files.trim(file.hidden, file.length)
+        self._clean_up_after_other_jobs()
         if context.restored_checkpoint_id is not None and [s.parallelism for s in states] != [context.parallelism]:
             return  # rescaled: another subtask may have been given what is needed of these files
         needed = {name for committable in context.restored_committables for name in committable.hidden_names}
@@ -167,6 +179,16 @@ class FileWriter(SinkWriter[Any, FileCommittable]):
             path = hidden_path(context.job_id, name)
             if name.startswith(self._owner) and path not in needed:
                 self._files.delete(path)
+
+    def _clean_up_after_other_jobs(self) -> None:
+        """Delete what runs of this sink that have ended long ago have left; a checkpoint of theirs that may still be
+        wanted is the reason to wait so long. Not when something was restored: it may be theirs."""
+        context = self._context
+        if context.subtask or context.attempt or context.restored_checkpoint_id is not None:
+            return
+        before = (context.clock.now_ms() - _ABANDONED_AFTER_MS) / 1000
+        for path in self._files.abandoned(context.job_id, f"{context.operator_id or 'sink'}-", before):
+            self._files.delete(path)
 
     def _salvage(self, state: FileWriterState) -> None:
         """What was open at the checkpoint becomes a file of its own, up to its length at the checkpoint."""
