@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -30,17 +31,22 @@ _OUR_SETTINGS = {
 
 _REGISTRATION_S = 30.0  # how long after the start of a session executors may still come (Spark's own default)
 _POLL_S = 0.1
+_NEVER_WARNED, _MANY_PER_CORE = 16, 4  # slots on this machine: a warning above both
+_ALWAYS_ALLOWED, _MOST_PER_CORE = 64, 16  # and refused above both, unless somebody asked for that master
+
+log = logging.getLogger("tidegate.spark")
 
 _lock = threading.Lock()
 _ours: SparkSession | None = None  # the session that we made, if it is still the active one
 
 
 def obtain_session(
-    configuration: Configuration, given: SparkSession | None, slots: int, busy: bool = False
+    configuration: Configuration, given: SparkSession | None, slots: int, busy: bool = False, gang: bool = False
 ) -> SparkSession:
     """The given session, the active one, or a new one with at least `slots` slots on this machine.
 
-    `busy`: jobs of this program are running, so a session of ours that is too small must not be replaced."""
+    `busy`: jobs of this program are running, so a session of ours that is too small must not be replaced. `gang`: all
+    slots are needed at once."""
     global _ours
     if given is not None:
         if given.sparkContext._jsc is None:
@@ -61,7 +67,7 @@ def obtain_session(
         if active is not None:
             use_own_python(active)
             return active
-        _ours = _create(configuration, slots)
+        _ours = _create(configuration, slots, gang)
         return _ours
 
 
@@ -79,26 +85,50 @@ def _too_small(session: SparkSession, slots: int) -> bool:
     return (sc.master or "").startswith("local[") and sc.defaultParallelism < slots
 
 
-def _create(configuration: Configuration, slots: int) -> SparkSession:
+def _create(configuration: Configuration, slots: int, gang: bool) -> SparkSession:
     wanted = {k: v for k, v in configuration.to_dict().items() if k.startswith("spark.")}
-    master = (
-        wanted.pop("spark.master", None)
-        or os.environ.get("SPARK_MASTER")
-        or f"local[{max(slots, os.cpu_count() or 1)}]"
-    )
+    master = wanted.pop("spark.master", None) or os.environ.get("SPARK_MASTER")
+    if master is None:
+        cores = os.cpu_count() or 1
+        if gang:
+            check_local_parallelism(slots, cores)
+        master = f"local[{max(slots, cores)}]"
     builder: Any = SparkSession.builder.master(master).appName(wanted.pop("spark.app.name", "tidegate"))
     settings = {**_OUR_SETTINGS, **wanted}
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers run in the same virtual environment
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        logging = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
-        settings.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{logging}")
+        log4j = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+        settings.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{log4j}")
         settings.setdefault("spark.driver.host", "127.0.0.1")
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def check_local_parallelism(slots: int, cores: int) -> None:
+    """Refuse, before a session is made for it, a gang that would only make this machine unusable: every slot is a
+    Python process. Somebody who makes the session says how many slots it has and is only warned."""
+    most = max(_ALWAYS_ALLOWED, _MOST_PER_CORE * cores)
+    if slots > most:
+        raise ResourceError(
+            f"the job needs {slots} slots, and each is a Python process: that is too much for the {cores} cores of "
+            f"this machine, and more than one or two per core make nothing faster. Lower the parallelism to at most "
+            f"{most}, or run on a cluster; if it is meant, set spark.master to local[{slots}]"
+        )
+
+
+def _warn_of_many(master: str, slots: int, cores: int) -> None:
+    if re.match(r"local($|\[)", master) and slots > max(_NEVER_WARNED, _MANY_PER_CORE * cores):
+        log.warning(
+            "the job starts %d Python processes on a machine of %d cores (master %s); more than one or two per core "
+            "make nothing faster",
+            slots,
+            cores,
+            master,
+        )
 
 
 def check_slots(session: SparkSession, needed: int) -> None:
@@ -110,6 +140,7 @@ def check_slots(session: SparkSession, needed: int) -> None:
         time.sleep(_POLL_S)
         available = _slots(sc)
     if needed <= available:
+        _warn_of_many(sc.master or "", needed, os.cpu_count() or 1)
         return
     if (sc.master or "").startswith("local[") or sc.master == "local":
         more = f"create the session with master local[{needed}] or more (now {sc.master})"

@@ -27,7 +27,9 @@ class StreamingRuntime(Runtime):
         check_picklable(graph)
         job = prepare_job(graph, configuration, files)
         try:
-            session = obtain_session(configuration, submission.session, graph.num_slots, busy=jobs_are_running())
+            session = obtain_session(
+                configuration, submission.session, graph.num_slots, busy=jobs_are_running(), gang=True
+            )
             check_slots(session, graph.num_slots)
             spare_background_jobs()
             distribute(session, files)
