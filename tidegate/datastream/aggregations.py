@@ -29,11 +29,29 @@ def checked_position(method: str, position: Any) -> int | str:
     return position
 
 
+# Plain tuples and an index are what most programs have, and each reduce function below begins with them: as fast as a
+# lambda of the user's, where the way over `field_of` takes two to five times as long. It is also taken for what goes
+# wrong with a tuple, since it knows what to say.
+
+
 def sum_of(position: int | str) -> Reduce:
     def reduce(first: Any, second: Any) -> Any:
         return with_field(first, position, field_of(first, position) + field_of(second, position))
 
-    return reduce
+    if not isinstance(position, int):
+        return reduce
+
+    def reduce_tuples(first: Any, second: Any) -> Any:
+        if type(first) is tuple and type(second) is tuple:
+            try:
+                fields = [*first]
+                fields[position] = fields[position] + second[position]  # a new value: += could change one in place
+                return tuple(fields)
+            except IndexError:
+                pass
+        return reduce(first, second)
+
+    return reduce_tuples
 
 
 def min_of(position: int | str) -> Reduce:
@@ -43,7 +61,23 @@ def min_of(position: int | str) -> Reduce:
         candidate = field_of(second, position)
         return with_field(first, position, candidate) if candidate < field_of(first, position) else first
 
-    return reduce
+    if not isinstance(position, int):
+        return reduce
+
+    def reduce_tuples(first: Any, second: Any) -> Any:
+        if type(first) is tuple and type(second) is tuple:
+            try:
+                candidate = second[position]
+                if not candidate < first[position]:
+                    return first
+                fields = [*first]
+                fields[position] = candidate
+                return tuple(fields)
+            except IndexError:
+                pass
+        return reduce(first, second)
+
+    return reduce_tuples
 
 
 def max_of(position: int | str) -> Reduce:
@@ -53,13 +87,35 @@ def max_of(position: int | str) -> Reduce:
         candidate = field_of(second, position)
         return with_field(first, position, candidate) if candidate > field_of(first, position) else first
 
-    return reduce
+    if not isinstance(position, int):
+        return reduce
+
+    def reduce_tuples(first: Any, second: Any) -> Any:
+        if type(first) is tuple and type(second) is tuple:
+            try:
+                candidate = second[position]
+                if not candidate > first[position]:
+                    return first
+                fields = [*first]
+                fields[position] = candidate
+                return tuple(fields)
+            except IndexError:
+                pass
+        return reduce(first, second)
+
+    return reduce_tuples
 
 
 def min_by(position: int | str) -> Reduce:
     """The whole record with the smallest value of the field; of equal ones the first."""
+    index: Any = position  # a name raises TypeError for a tuple
 
     def reduce(first: Any, second: Any) -> Any:
+        if type(first) is tuple and type(second) is tuple:
+            try:
+                return second if second[index] < first[index] else first
+            except (IndexError, TypeError):
+                pass
         return second if field_of(second, position) < field_of(first, position) else first
 
     return reduce
@@ -67,8 +123,14 @@ def min_by(position: int | str) -> Reduce:
 
 def max_by(position: int | str) -> Reduce:
     """The whole record with the largest value of the field; of equal ones the first."""
+    index: Any = position  # a name raises TypeError for a tuple
 
     def reduce(first: Any, second: Any) -> Any:
+        if type(first) is tuple and type(second) is tuple:
+            try:
+                return second if second[index] > first[index] else first
+            except (IndexError, TypeError):
+                pass
         return second if field_of(second, position) > field_of(first, position) else first
 
     return reduce
