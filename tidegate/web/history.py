@@ -38,8 +38,8 @@ class History:
         )
 
     def keep(self, view: JobView) -> None:
-        """Never raises, and does not wait long for a storage that hangs: a job that cannot be archived is a warning. One
-        whose JobManager broke before it came to its end is not kept: it would look as if it ran for ever."""
+        """Never raises, and does not wait long for a storage that hangs: a job that cannot be archived is a warning.
+        One whose JobManager broke before it came to its end is not kept: it would look as if it ran for ever."""
         if self.size and view.ended_ms is not None:
             writer = threading.Thread(target=self._keep, args=(view,), name="tidegate-history", daemon=True)
             writer.start()
