@@ -16,6 +16,8 @@ from pyspark import SparkContext
 from tidegate.datastream.closeable_iterator import cancel_interrupted
 from tidegate.jobmanager.running_jobs import running_jobs
 
+_PATIENCE_S = 5.0  # for Spark to take the cancellation of what was interrupted
+
 
 def spare_background_jobs() -> None:
     """From the thread that submits a job; only the main one can set handlers."""
@@ -35,7 +37,10 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     try:
         cancel_interrupted(frame)
         if _calls_spark(frame):
-            _cancel_other_spark_jobs()
+            # The connection of this thread is in the middle of the interrupted call: another thread has its own.
+            cancelling = threading.Thread(target=_cancel_other_spark_jobs, name="tidegate-interrupt", daemon=True)
+            cancelling.start()
+            cancelling.join(_PATIENCE_S)
     finally:
         raise KeyboardInterrupt
 
