@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from tidegate.connectors.kafka.settings import KafkaError, librdkafka_settings, refused
 
 _SECONDS = 10.0  # a broker that does not answer in this time is away
+_NEW_TOPIC_SECONDS = 2.0  # how long a topic that was just created may be unknown to the broker that is asked
+_PAUSE_SECONDS = 0.1
+T = TypeVar("T")
 
 
 class ClusterAdmin:
@@ -28,6 +32,9 @@ class ClusterAdmin:
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[str, int]:
         """How many partitions each topic has; all topics, internal ones left out, when none are named."""
+        return self._partitions(topics, time.monotonic() + _NEW_TOPIC_SECONDS)
+
+    def _partitions(self, topics: Iterable[str] | None, give_up: float) -> dict[str, int]:
         from confluent_kafka import KafkaException
 
         try:
@@ -39,6 +46,9 @@ class ClusterAdmin:
             return {name: count for name, count in counts.items() if not name.startswith("__")}
         wanted = list(topics)
         missing = [name for name in wanted if name not in counts]
+        if missing and time.monotonic() < give_up:
+            time.sleep(_PAUSE_SECONDS)
+            return self._partitions(wanted, give_up)
         if missing:
             raise KafkaError(
                 f"{self._connector}: no topic {', '.join(map(repr, missing))} at {self._servers}, or no right to see "
@@ -59,24 +69,30 @@ class ClusterAdmin:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
         request = {TopicPartition(topic, number): spec for (topic, number), spec in wanted.items()}
-        found = {}
-        try:
+
+        def ask() -> dict[tuple[str, int], int]:
             answers = self._client.list_offsets(request, isolation_level=level, request_timeout=_SECONDS)
-            for partition, answer in answers.items():
-                found[partition.topic, partition.partition] = int(answer.result(_SECONDS).offset)
+            return {(p.topic, p.partition): int(answer.result(_SECONDS).offset) for p, answer in answers.items()}
+
+        try:
+            return _patiently(ask)
         except KafkaException as error:
             raise refused(self._connector, "asking for offsets", self._servers, error) from None
-        return found
 
     def group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """What the group has committed; partitions without a commit are left out."""
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
         wanted = [TopicPartition(topic, number) for topic, number in partitions]
-        try:
+
+        def ask() -> list[TopicPartition]:
             request = [ConsumerGroupTopicPartitions(group, wanted)]
             answer = self._client.list_consumer_group_offsets(request, request_timeout=_SECONDS)[group]
-            found = answer.result(_SECONDS).topic_partitions
+            found: list[TopicPartition] = answer.result(_SECONDS).topic_partitions
+            return found
+
+        try:
+            found = _patiently(ask)
         except KafkaException as error:
             raise refused(self._connector, f"asking for the offsets of group {group}", self._servers, error) from None
         return {(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
@@ -98,6 +114,30 @@ class ClusterAdmin:
             raise refused(self._connector, "asking for the broker's settings", self._servers, error) from None
         entry = entries.get(name)
         return None if entry is None else str(entry.value)
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """Ask again while the answer is one that passes by itself: partitions and groups that have no leader yet, as after
+    the start of a broker or the creation of a topic."""
+    from confluent_kafka import KafkaError as Code
+    from confluent_kafka import KafkaException
+
+    passing = (
+        Code.NOT_LEADER_FOR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.UNKNOWN_TOPIC_OR_PART,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+    )
+    give_up = time.monotonic() + _SECONDS
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in passing or time.monotonic() >= give_up:
+                raise
+        time.sleep(_PAUSE_SECONDS)
 
 
 _OF_CONNECTIONS = ("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl", "enable.sasl", "socket.", "log_level")
