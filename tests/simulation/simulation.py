@@ -65,7 +65,8 @@ from tidegate.state.factory import ROCKSDB
 from tidegate.taskmanager.deployment import SlotPlan
 
 MAX_STEPS = 60_000
-"""A job that has not ended by then hangs."""
+"""A job that has not ended by then hangs, unless so little time has passed that a helper may still be held up."""
+LONGEST_HANG_MS = 3_000.0
 MAX_SIMULATED_MS = 1_800_000.0
 """Far more than all planned delays together, and less than `NEVER_MS`: later, something was stuck."""
 _LONGEST_PAUSE_MS = 10_000.0  # of commits that are tried again, and of the wait for metadata at the end of a job
@@ -189,7 +190,7 @@ class Simulation(InstructionCarrier):
             self.carry_out(self.master.start(self.now_ms()))
             while self.ended is None or self._goes_on():
                 self.steps += 1
-                if self.steps > MAX_STEPS:
+                if self.steps > MAX_STEPS * (1 if self.clock.now_ms() - self._started_ms > LONGEST_HANG_MS else 4):
                     raise BrokenPromise(f"the job hangs: {self.describe()}")
                 if self.clock.now_ms() - self._started_ms > MAX_SIMULATED_MS:
                     raise BrokenPromise(f"something waits for a timeout: {self.describe()}")

@@ -19,7 +19,6 @@ from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
 from tidegate.protocol.messages import TriggerCheckpoint
 from tidegate.storage import reader
 from tidegate.storage.filesystem import FileSystemStorage
-from tidegate.storage.work_queues import WorkQueues
 from tidegate.taskmanager.failure import RestoreFailure
 
 MAX_SEEDS = 300
@@ -48,10 +47,6 @@ def metadata_that_was_not_written_counts(patch: Patch) -> None:
             return ""
 
     patch.setattr(FileSystemStorage, "write_metadata", always)
-
-
-def deletions_overtake_writes(patch: Patch) -> None:
-    patch.setattr(WorkQueues, "_is_behind_writes", lambda self, work: False)
 
 
 def a_repeated_trigger_begins_a_checkpoint_again(patch: Patch) -> None:
@@ -95,7 +90,6 @@ BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (what_cannot_be_read_counts_as_damaged, Mode.ALIGNED, Variation.PLAIN),
     (checksums_are_not_checked, Mode.ALIGNED, Variation.PLAIN),
     (metadata_that_was_not_written_counts, Mode.ALIGNED, Variation.PLAIN),
-    (deletions_overtake_writes, Mode.CONCURRENT, Variation.PLAIN),
     (a_repeated_trigger_begins_a_checkpoint_again, Mode.UNALIGNED, Variation.PLAIN),
     (bytes_that_are_no_message_end_the_job_manager, Mode.ALIGNED, Variation.PLAIN),
     (a_source_goes_by_the_clock_of_the_driver, Mode.ALIGNED, Variation.PLAIN),

@@ -189,7 +189,7 @@ BUGS: list[tuple[Callable[[Patch], None], Mode, dict[str, float]]] = [
     (channels_restored_at_the_highest_watermark, Mode.ALIGNED, FREE),
     (a_recovery_fires_what_waits_for_the_next_watermark, Mode.ALIGNED, TIMERS),
     (timers_left_by_a_watermark_wait_for_the_next, Mode.UNALIGNED, TIMERS),
-    (nobody_says_that_it_is_active_again, Mode.ALIGNED, IDLE),
+    (nobody_says_that_it_is_active_again, Mode.UNALIGNED, IDLE),
     (time_ends_for_idle_channels_too, Mode.ALIGNED, IDLE),
 ]
 
