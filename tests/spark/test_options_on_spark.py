@@ -37,7 +37,7 @@ def test_python_files_are_shipped_to_the_workers(make_env: MakeEnv, tmp_path: Pa
 
 def test_keys_of_spark_reach_the_session(spark: Any) -> None:
     assert spark.sparkContext.master == "local[4]"  # the session of these tests was made from `spark.master`
-    again = _create(Configuration.from_dict({"spark.master": "local[4]", "spark.sql.shuffle.partitions": "7"}), 1)
+    again = _create(Configuration.from_dict({"spark.master": "local[4]", "spark.sql.shuffle.partitions": "7"}), 1, True)
     assert again.conf.get("spark.sql.shuffle.partitions") == "7"
     assert again.sparkContext is spark.sparkContext
 
