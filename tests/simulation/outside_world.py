@@ -49,6 +49,8 @@ class OutsideWorld:
         self.written: dict[str, list[tuple[int, Any]]] = {}  # sink without transactions -> (subtask, row)
         self.run_number = 0  # of the driver
         self.completed: dict[int, tuple[int, int]] = {}  # completed checkpoint -> (run of the driver, attempt)
+        self._completed_before: list[dict[int, tuple[int, int]]] = []  # what it was at the end of each earlier run
+        self.acting_run = 0  # of the driver whose worker does what happens now: those of killed drivers may live on
         self.checkpointing = False
         self.calm = False  # nothing goes wrong any more, nobody is slow
         self.records = 0  # seen by user code, over all attempts
@@ -64,6 +66,12 @@ class OutsideWorld:
         self.counted: dict[tuple[str, int], Any] = {}  # (operator, subtask) -> functions.Counted at the end
         self.epoch = 0  # how often the parallelism was changed
         self.drained_runs: set[int] = set()  # of the driver, which ended with a drain
+
+    def begin_run(self, completed: dict[int, tuple[int, int]]) -> None:
+        """A new driver, which knows of these checkpoints. Workers of earlier ones go by what theirs told them."""
+        self._completed_before.append(self.completed)
+        self.completed = completed
+        self.run_number += 1
 
     # ------------------------------------------------------------ faults in user code
     def on_record(self) -> None:
@@ -106,7 +114,7 @@ class OutsideWorld:
         if self.checkpointing and not self._covered(transaction):
             self.break_promise(
                 f"{name} was committed although checkpoint {transaction.checkpoint} of attempt {transaction.attempt}, "
-                f"which holds it, and no later one of that attempt is complete (complete: {self.completed})"
+                f"which holds it, and no later one of that attempt is complete (complete: {self._known()})"
             )
         transaction.committed = True
 
@@ -124,7 +132,12 @@ class OutsideWorld:
 
     def _covered(self, transaction: Transaction) -> bool:
         n = transaction.checkpoint
-        return n is not None and any(m >= n and a == transaction.attempt for m, a in self.completed.items())
+        return n is not None and any(m >= n and a == transaction.attempt for m, a in self._known().items())
+
+    def _known(self) -> dict[int, tuple[int, int]]:
+        """The checkpoints that are complete as far as the driver of the acting worker knows. A checkpoint that was
+        damaged later is none for a new driver; a worker that was told of it before may still be committing."""
+        return self.completed if self.acting_run == self.run_number else self._completed_before[self.acting_run]
 
     def write(self, sink: str, subtask: int, rows: list[Any]) -> None:
         """A target without transactions: visible at once."""

@@ -68,6 +68,7 @@ class SimSlot:
         self.sim = sim
         self.attempt = attempt
         self.slot = slot
+        self._run = sim.run_number  # of the driver that started it
         run = f"r{sim.run_number}" if sim.run_number else ""
         self.incarnation = f"{run}a{attempt}s{slot}{suffix}"
         self.clock = sim.new_clock()
@@ -134,12 +135,21 @@ class SimSlot:
     def guard(self, do: Callable[[], None]) -> None:
         """Run something of the slot; what it raises ends the attempt here, as in the real host."""
         try:
-            with self.sim.inside_worker():
-                do()
+            self.inside(do)
         except SimulatedCrash as crash:
             self.sim.crash(self, str(crash))
         except Exception as error:
             self._fail(error)
+
+    def inside(self, do: Callable[[], Any]) -> Any:
+        """What `do` does is done by this process."""
+        sim = self.sim
+        before = sim.in_worker, sim.world.acting_run
+        sim.in_worker, sim.world.acting_run = True, self._run
+        try:
+            return do()
+        finally:
+            sim.in_worker, sim.world.acting_run = before
 
     def _fail(self, error: Exception) -> None:
         cause = error.cause if isinstance(error, OperatorFailure) else error
@@ -173,7 +183,8 @@ class SimSlot:
             failure = FailureInfo(summary=f"slot {self.slot}: from the driver: {error}")
             self.send_to_master(TaskFailed(attempt=self.attempt, slot=self.slot, failure=failure))
             return
-        self.sim.trace(f"{self} <- {_short(message)}")
+        if self.sim.lines is not None:
+            self.sim.trace(f"{self} <- {_short(message)}")
         if isinstance(message, Leave):
             self.sim.leave(self)
         elif not self.failed:

@@ -7,7 +7,7 @@ import dataclasses
 import pickle
 import random
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -170,14 +170,6 @@ class Simulation(InstructionCarrier):
         self.trace(f"the wall clocks jump by {by_ms:.0f} ms")
         self._wall_ms = max(-6_000_000.0, self._wall_ms + by_ms)
 
-    @contextlib.contextmanager
-    def inside_worker(self) -> Iterator[None]:
-        before, self.in_worker = self.in_worker, True
-        try:
-            yield
-        finally:
-            self.in_worker = before
-
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """The storage works: for looks from outside."""
         files = getattr(self.storage, "fake_files", None)
@@ -280,8 +272,7 @@ class Simulation(InstructionCarrier):
         if work.outcome is None:
             self.trace(f"helper of {slot} works")
             try:
-                with self.inside_worker():
-                    work.outcome = work.work(), None
+                work.outcome = slot.inside(work.work), None
             except SimulatedCrash as crash:
                 self.async_work.discard(work)
                 if slot.life is Life.ALIVE:
@@ -523,11 +514,11 @@ class Simulation(InstructionCarrier):
         latest = initial.checkpoint_id if initial is not None else 0
         if latest in self._tried:
             self.attempt_of.setdefault(latest, self._tried[latest])
-        self.world.completed = {n: a for n, a in self.attempt_of.items() if n <= latest}
+        self.world.begin_run({n: a for n, a in self.attempt_of.items() if n <= latest})
         self.world.state.clear()  # of subtasks that may be no more
         self.world.counted.clear()
         self.aborted.clear()
-        self.run_number = self.world.run_number = self.run_number + 1
+        self.run_number = self.world.run_number
         self.faults.on_new_driver()
         self.trace(f"the user starts the job again from checkpoint {latest}")
         self.master = self._new_master(initial)
