@@ -21,6 +21,7 @@ CONTROL = "unit/spark/test_control_link.py"
 ENVIRONMENT = "unit/datastream/test_environment.py"
 SPARK = "spark/test_options_on_spark.py"
 SAVEPOINTS = "spark/test_savepoints.py"
+TLS = "unit/web/test_tls.py"
 ROCKSDB = "unit/state/test_rocksdb.py"
 ROCKSDB_SLOT = "unit/taskmanager/test_rocksdb_slot.py"
 
@@ -163,6 +164,12 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     ),
     "rest.enabled": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
     "rest.bind-address": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
+    "rest.address": at(TLS, "test_the_port_is_named_as_its_certificate_has_it"),
+    "rest.ssl.enabled": at(TLS, "test_the_settings_come_from_the_configuration"),
+    "rest.ssl.certificate": at(TLS, "test_the_settings_come_from_the_configuration"),
+    "rest.ssl.key": at(TLS, "test_the_settings_come_from_the_configuration"),
+    "rest.ssl.key-password": at(TLS, "test_a_key_with_a_password"),
+    "rest.ssl.ca": at(TLS, "test_a_command_speaks_https_and_checks_the_certificate"),
     "rest.port": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
     "tidegate.network.batch-size": at(SLOT, "test_a_batch_is_sent_when_it_has_as_many_records_as_set"),
     "tidegate.network.credits-per-channel": at(SLOT, "test_credits_bound_what_is_under_way_to_a_slow_task"),

@@ -17,6 +17,7 @@ from tidegate.web.all_jobs import AllJobs
 from tidegate.web.history import History
 from tidegate.web.registry import running_jobs
 from tidegate.web.rest import RestServer
+from tidegate.web.rest_settings import RestSettings, Tls
 
 Document = dict[str, Any]
 
@@ -151,11 +152,20 @@ def _seconds(ms: float) -> str:
 # ---------------------------------------------------------------- the page
 
 
+def _listening(arguments: Any) -> RestSettings:
+    tls = None
+    if arguments.certificate or arguments.key:
+        if not (arguments.certificate and arguments.key):
+            raise CommandError("--certificate and --key go together: two files in PEM")
+        tls = Tls(arguments.certificate, arguments.key)
+    return RestSettings(arguments.bind_address, arguments.port, tls, arguments.address)
+
+
 def ui(arguments: Any) -> Document:
     """Serves until it is interrupted."""
     history = History(arguments.history)
     history.job_ids()  # says now what is wrong with the folder
-    server = RestServer(AllJobs(history), "127.0.0.1", arguments.port)
+    server = RestServer(AllJobs(history), _listening(arguments))
     try:
         url = server.start()
     except OSError as error:

@@ -492,8 +492,15 @@ REST_BIND_ADDRESS = ConfigOption(
     "rest.bind-address",
     _STRING,
     "127.0.0.1",
-    "Where that port listens. Every call needs the job's token, which is sent as it is: on another address than the "
-    "loopback put an encrypting proxy before it.",
+    "Where that port listens. On another address than the loopback `rest.ssl.enabled` is required, or the job is "
+    "refused: every call carries the job's token.",
+)
+REST_ADDRESS = ConfigOption(
+    "rest.address",
+    _STRING,
+    None,
+    "The name under which that port is reached, as its certificate has it. Unset: `rest.bind-address`, and this "
+    "machine's name when that is 0.0.0.0 or ::.",
 )
 REST_PORT = ConfigOption(
     "rest.port",
@@ -503,6 +510,34 @@ REST_PORT = ConfigOption(
     ("rest.bind-port",),
     minimum=0,
     maximum=65535,
+)
+REST_SSL_ENABLED = ConfigOption(
+    "rest.ssl.enabled",
+    _BOOLEAN,
+    False,
+    "Speak https on that port (TLS 1.2 or newer). Certificates are PEM files, not Java's stores.",
+    ("security.ssl.rest.enabled",),
+)
+REST_SSL_CERTIFICATE = ConfigOption(
+    "rest.ssl.certificate",
+    _STRING,
+    None,
+    "The port's certificate, a PEM file on the driver's machine, followed by those between it and its authority.",
+)
+REST_SSL_KEY = ConfigOption("rest.ssl.key", _STRING, None, "The key of that certificate, a PEM file.")
+REST_SSL_KEY_PASSWORD = ConfigOption(
+    "rest.ssl.key-password",
+    _STRING,
+    None,
+    "The password of that key, when it has one.",
+    ("security.ssl.rest.key-password",),
+)
+REST_SSL_CA = ConfigOption(
+    "rest.ssl.ca",
+    _STRING,
+    None,
+    "The authority that the `tidegate` command checks the certificate against, a PEM file; with a certificate that "
+    "signed itself, that one. Unset: the authorities of the system.",
 )
 
 # ---------------------------------------------------------------- ours

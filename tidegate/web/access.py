@@ -31,6 +31,7 @@ class Gate:
         self.token = secrets.token_urlsafe(32)
         self.read_token = secrets.token_urlsafe(32)
         self.cookie = "tidegate"
+        self.attributes = "HttpOnly; SameSite=Strict; Path=/"  # of the cookie
         self._sessions: dict[str, Access] = {}  # oldest first, at most _MAX_SESSIONS
         self._lock = threading.Lock()
 
@@ -61,13 +62,13 @@ class Gate:
             while len(self._sessions) >= _MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
             self._sessions[session] = access
-        return access, f"{self.cookie}={session}; HttpOnly; SameSite=Strict; Path=/"
+        return access, f"{self.cookie}={session}; {self.attributes}"
 
     def logout(self, headers: Mapping[str, str]) -> str:
         """The header that removes the cookie."""
         with self._lock:
             self._sessions.pop(self._cookie_of(headers.get("Cookie", "")), None)
-        return f"{self.cookie}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0"
+        return f"{self.cookie}=; {self.attributes}; Max-Age=0"
 
     def _session(self, cookies: str) -> Access:
         with self._lock:

@@ -19,7 +19,10 @@ import threading
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_CONNECTIONS = 96  # of which those with the token take at most as many calls and streams as the API allows
 REQUEST_S = 10.0  # for the whole request to come
@@ -46,11 +49,13 @@ class BoundedHTTPServer(ThreadingHTTPServer):
         handler: type[BaseHTTPRequestHandler],
         max_connections: int = MAX_CONNECTIONS,
         request_s: float = REQUEST_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         self._max = max_connections
         self._request_s = request_s
+        self._tls = tls
         self._callers: dict[int, _Caller] = {}  # by id of the socket, oldest first, at most `max_connections`
         self._guard = threading.Lock()
         super().__init__(address, handler)
@@ -72,6 +77,14 @@ class BoundedHTTPServer(ThreadingHTTPServer):
                 caller.until = None
 
     # ------------------------------------------------------------ called by the standard library
+    def get_request(self) -> Any:
+        connection, address = super().get_request()
+        if self._tls is not None:
+            # The handshake comes with the first read, on the thread of the connection and within its time: nobody who
+            # does not finish one keeps others from being accepted.
+            connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
+
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._guard:
             if len(self._callers) >= self._max and not self._dismiss_a_stranger():

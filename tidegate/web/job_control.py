@@ -7,8 +7,9 @@ import threading
 from tidegate.jobmanager.job_view import JobView
 from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.web.history import History
-from tidegate.web.job_port import JobPort, RestSettings
+from tidegate.web.job_port import JobPort
 from tidegate.web.jobs import no_such_job
+from tidegate.web.rest_settings import RestSettings
 
 
 class ClientPort:
@@ -22,7 +23,7 @@ class ClientPort:
         self._port: JobPort | None = None
         if settings is not None:
             view = client.view()
-            self._port = JobPort(self._jobs, view.job_id, view.name, view.started_ms, settings.host, settings.port)
+            self._port = JobPort(self._jobs, view.job_id, view.name, view.started_ms, settings)
 
     def open(self) -> None:
         if self._port is not None:

@@ -7,41 +7,28 @@ import logging
 import os
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from tidegate.common import options
-from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError
 from tidegate.web.jobs import Jobs
 from tidegate.web.registry import JobRecord, process_start, publish, withdraw
 from tidegate.web.rest import RestServer
+from tidegate.web.rest_settings import RestSettings
 
 log = logging.getLogger("tidegate.rest")
-
-
-@dataclass(frozen=True)
-class RestSettings:
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: any free one
-
-    @staticmethod
-    def from_configuration(configuration: Configuration) -> RestSettings | None:
-        """None: the job opens no port."""
-        if not options.read(configuration, options.REST_ENABLED):
-            return None
-        host = options.read(configuration, options.REST_BIND_ADDRESS)
-        return RestSettings(host, options.read(configuration, options.REST_PORT))
 
 
 class JobPort:
     """`open` once, `close` once, in this order. A port that cannot be opened is a warning, never a failure of the
     job."""
 
-    def __init__(self, jobs: Jobs, job_id: str, job_name: str, started_ms: float, host: str, port: int) -> None:
+    def __init__(
+        self, jobs: Jobs, job_id: str, job_name: str, started_ms: float, settings: RestSettings | None = None
+    ) -> None:
         self._jobs = jobs
-        self._host = host
-        self._wanted = port
-        self._server = RestServer(jobs, host, port)
+        self._settings = settings or RestSettings()
+        self._server = RestServer(jobs, self._settings)
         self._job_id = job_id
         self._job_name = job_name
         self._started_ms = started_ms
@@ -67,9 +54,10 @@ class JobPort:
                     read_token=self._server.gate.read_token,
                     started_ms=int(self._started_ms),
                     host=socket.gethostname(),
+                    authority=self._settings.tls.authority if self._settings.tls else "",
                 )
             )
-        except OSError as error:
+        except (OSError, ConfigurationError) as error:
             log.warning(
                 "job %s: it cannot be reached by the tidegate command, its REST port could not be opened: %s",
                 self._job_name,
@@ -81,11 +69,12 @@ class JobPort:
         try:
             return self._server.start()
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or not self._wanted:
+            wanted = self._settings.port
+            if error.errno != errno.EADDRINUSE or not wanted:
                 raise
-            self._server = RestServer(self._jobs, self._host)
+            self._server = RestServer(self._jobs, replace(self._settings, port=0))
             url = self._server.start()
-            log.warning("job %s: port %d is in use; its page and REST are at %s", self._job_name, self._wanted, url)
+            log.warning("job %s: port %d is in use; its page and REST are at %s", self._job_name, wanted, url)
             return url
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int  # since the epoch
     host: str = ""  # the machine of that process
     read_token: str = ""  # that allows only to look
+    authority: str = ""  # of an https url: a PEM file to check its certificate against; "": the system's authorities
 
 
 def state_directory() -> Path:

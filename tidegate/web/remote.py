@@ -34,8 +34,7 @@ def view_of(job: JobRecord) -> JobView:
 
 
 def _ask(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | None) -> bytes:
-    parts = urlsplit(job.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
+    connection = connect(job.url, job.authority)
     body = None if arguments is None else json.dumps(arguments)
     headers = {"Authorization": f"Bearer {job.token}", "Content-Type": "application/json"}
     try:
@@ -53,6 +52,21 @@ def _ask(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | Non
     if refusal:
         raise RemoteJobError(f"{_name(job)}: {refusal}")
     return answer
+
+
+def connect(url: str, authority: str = "") -> http.client.HTTPConnection:
+    """A connection that is not open yet. `authority`: what an https port is checked against, besides its name in the
+    URL; "": the authorities of the system. Raises RemoteJobError."""
+    parts = urlsplit(url)
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
+    import ssl
+
+    try:
+        trusted = ssl.create_default_context(cafile=authority or None)
+    except OSError as error:
+        raise RemoteJobError(f"rest.ssl.ca {authority} cannot be used: {error}") from error
+    return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S, context=trusted)
 
 
 def _name(job: JobRecord) -> str:

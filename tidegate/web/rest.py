@@ -1,5 +1,5 @@
-"""The HTTP server of jobs. On the loopback interface by default. What it answers is `api.py`'s business; here are the
-sockets, the limits, and the headers that every answer has.
+"""The HTTP server of jobs. On the loopback interface by default, on others with TLS (`rest_settings.py`). What it
+answers is `api.py`'s business; here are the sockets, the limits, and the headers that every answer has.
 
 A request is let in by its head alone, before its body is read. Connections are bounded (`connections.py`), as are calls
 and streams under way.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.web.access import Gate
 from tidegate.web.api import Answer, Api, problem
 from tidegate.web.jobs import Jobs
+from tidegate.web.rest_settings import RestSettings
 
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
@@ -43,12 +44,11 @@ _HEADERS = {
 class RestServer:
     """`start` binds the port; each call runs on a thread of its own. `close` lets calls that are under way answer."""
 
-    def __init__(self, jobs: Jobs, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, jobs: Jobs, settings: RestSettings | None = None) -> None:
         self.gate = Gate()
         self._closing = threading.Event()
         self.api = Api(jobs, self.gate, self._closing)
-        self._host = host
-        self._port = port
+        self._settings = settings or RestSettings()
         self._server: Any = None
         self._lock = threading.Lock()
         self._calls = 0  # under way, at most _MAX_CALLS
@@ -59,14 +59,17 @@ class RestServer:
         return self.gate.token
 
     def start(self) -> str:
-        """The URL. Raises OSError when the port cannot be bound."""
+        """The URL. Raises OSError when the port cannot be bound, ConfigurationError when it cannot be encrypted."""
         from tidegate.web.connections import BoundedHTTPServer
 
-        self._server = server = BoundedHTTPServer((self._host, self._port), _handler_class(self))
+        chosen = self._settings
+        context = None if chosen.tls is None else chosen.tls.context()
+        self._server = server = BoundedHTTPServer((chosen.host, chosen.port), _handler_class(self), tls=context)
+        if context is not None:
+            self.gate.attributes += "; Secure"
         self.gate.cookie = f"tidegate_{server.server_port}"  # browsers send cookies to all ports of a host
         threading.Thread(target=server.serve, name="tidegate-rest", daemon=True).start()
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{server.server_port}"
+        return chosen.url(server.server_port)
 
     def close(self) -> None:
         self._closing.set()

@@ -41,7 +41,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def job() -> Iterator[FakeJobs]:
     control = FakeJobs()
-    port = JobPort(control, "abcd" * 8, "my job", time.time() * 1000, "127.0.0.1", 0)
+    port = JobPort(control, "abcd" * 8, "my job", time.time() * 1000)
     port.open()
     port._thread.join()
     yield control

@@ -86,7 +86,7 @@ def test_damaged_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
 @pytest.fixture
 def running() -> Iterator[FakeJobs]:
     jobs = FakeJobs()
-    port = JobPort(jobs, jobs.shown.job_id, jobs.shown.name, 1.0, "127.0.0.1", 0)
+    port = JobPort(jobs, jobs.shown.job_id, jobs.shown.name, 1.0)
     port.open()
     port._thread.join()
     yield jobs

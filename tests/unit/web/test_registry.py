@@ -16,6 +16,7 @@ from tests.unit.web.web_kit import FakeJobs
 from tidegate.web import registry
 from tidegate.web.job_port import JobPort
 from tidegate.web.registry import JobRecord, publish, running_jobs
+from tidegate.web.rest_settings import RestSettings
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def _fields(of: JobRecord) -> dict[str, Any]:
 
 
 def test_a_job_port_is_published_and_withdrawn(state_home: Path, jobs: FakeJobs) -> None:
-    port = JobPort(jobs, "d" * 32, "name", 1.0, "127.0.0.1", 0)
+    port = JobPort(jobs, "d" * 32, "name", 1.0)
     port.open()
     port._thread.join()
     (found,) = running_jobs()
@@ -82,7 +83,7 @@ def test_a_port_that_cannot_be_opened_is_a_warning(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    port = JobPort(jobs, "d" * 32, "name", 1.0, "127.0.0.1", 0)
+    port = JobPort(jobs, "d" * 32, "name", 1.0)
     port.open()
     port.close()
     assert "cannot be reached by the tidegate command" in caplog.text
@@ -93,7 +94,7 @@ def test_a_port_that_is_in_use_gives_way_to_a_free_one(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        port = JobPort(jobs, "d" * 32, "name", 1.0, "127.0.0.1", taken)
+        port = JobPort(jobs, "d" * 32, "name", 1.0, RestSettings(port=taken))
         port.open()
         port._thread.join()
         (found,) = running_jobs()

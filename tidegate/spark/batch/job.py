@@ -41,7 +41,7 @@ from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
 from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
-from tidegate.web.job_port import RestSettings
+from tidegate.web.rest_settings import RestSettings
 
 log = logging.getLogger("tidegate.batch")
 

@@ -50,7 +50,7 @@ from tidegate.spark.streaming.worker import SlotLaunch
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
-from tidegate.web.job_port import RestSettings
+from tidegate.web.rest_settings import RestSettings
 
 log = logging.getLogger("tidegate.jobmanager")
 

@@ -17,7 +17,7 @@ from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import check_slots, obtain_session
 from tidegate.spark.streaming.job_manager import JobManager
 from tidegate.spark.worker_files import code_for, distribute
-from tidegate.web.job_port import RestSettings
+from tidegate.web.rest_settings import RestSettings
 
 
 class StreamingRuntime(Runtime):
