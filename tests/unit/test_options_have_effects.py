@@ -21,6 +21,7 @@ CONTROL = "unit/spark/test_control_link.py"
 ENVIRONMENT = "unit/datastream/test_environment.py"
 SPARK = "spark/test_options_on_spark.py"
 SAVEPOINTS = "spark/test_savepoints.py"
+LOGS = "unit/spark/test_worker_logs.py"
 TLS = "unit/web/test_tls.py"
 ROCKSDB = "unit/state/test_rocksdb.py"
 ROCKSDB_SLOT = "unit/taskmanager/test_rocksdb_slot.py"
@@ -164,6 +165,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     ),
     "rest.enabled": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
     "rest.bind-address": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
+    "tidegate.logging.level": at(LOGS, "test_levels_hold_while_the_job_runs_and_are_given_back"),
+    "tidegate.logging.format": at(LOGS, "test_without_a_driver_that_takes_them_lines_go_to_the_standard_error"),
+    "tidegate.logging.on-driver": at("spark/test_logging.py", "test_lines_of_functions_arrive_at_the_program"),
     "rest.address": at(TLS, "test_the_port_is_named_as_its_certificate_has_it"),
     "rest.ssl.enabled": at(TLS, "test_the_settings_come_from_the_configuration"),
     "rest.ssl.certificate": at(TLS, "test_the_settings_come_from_the_configuration"),

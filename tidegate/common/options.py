@@ -549,6 +549,29 @@ PRINT_ON_DRIVER = ConfigOption(
     "What print sinks write goes to the standard output and error of the program; false: to those of the workers. "
     "Unset: true when Spark is local. STREAMING mode.",
 )
+LOG_LEVEL = ConfigOption(
+    "tidegate.logging.level",
+    _MAP,
+    {},
+    "Levels of loggers of Python's `logging`, `root` for that of all: `root:INFO,my.module:DEBUG`. They hold in the "
+    "workers and in the program. Those that are not named here have in the workers the level that they have in the "
+    "program when the job is submitted.",
+)
+LOG_FORMAT = ConfigOption(
+    "tidegate.logging.format",
+    _ENUM,
+    "text",
+    "How workers write their lines, and the program too when it has set up no logging of its own and one of these "
+    "settings is given. json: an object per line, with job, operator and subtask.",
+    choices=("text", "json"),
+)
+LOG_ON_DRIVER = ConfigOption(
+    "tidegate.logging.on-driver",
+    _BOOLEAN,
+    None,
+    "Lines that functions log in the workers go to the loggers of the program; false: to the standard error of the "
+    "workers, which on a cluster is the executor's log. Unset: true when Spark is local. STREAMING mode.",
+)
 NETWORK_BATCH_SIZE = ConfigOption(
     "tidegate.network.batch-size",
     _INTEGER,

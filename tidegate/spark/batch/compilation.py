@@ -31,6 +31,7 @@ from tidegate.spark.batch.worker import TaskLaunch, run_collected_partition, run
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.session import obtain_session
 from tidegate.spark.worker_files import code_for, distribute
+from tidegate.spark.worker_logs import WorkerLogs
 
 _partitioner_ids = itertools.count(1)  # Spark takes partitioners of equal size and id for the same
 
@@ -77,9 +78,11 @@ def collected_rdd(submission: Submission) -> RDD[bytes]:
     return RDD(rdd._jrdd, session.sparkContext, NoOpSerializer())
 
 
-def compile_job(session: SparkSession, plan: BatchPlan, bundle: CodeBundle) -> CompiledJob:
+def compile_job(
+    session: SparkSession, plan: BatchPlan, bundle: CodeBundle, logs: WorkerLogs | None = None
+) -> CompiledJob:
     """Called on the thread that runs the job: names go through Spark's properties of the thread."""
-    compiler = _Compiler(session, plan, bundle)
+    compiler = _Compiler(session, plan, bundle, logs)
     compiler.build()
     report = compiler.shuffled([compiler.pairs(i, 0) for i in plan.ends], 1, "Report")
     return CompiledJob(report, compiler.tasks, compiler.persisted)
@@ -95,12 +98,15 @@ def width(graph: JobGraph) -> int:
 
 
 class _Compiler:
-    def __init__(self, session: SparkSession, plan: BatchPlan, bundle: CodeBundle) -> None:
+    def __init__(
+        self, session: SparkSession, plan: BatchPlan, bundle: CodeBundle, logs: WorkerLogs | None = None
+    ) -> None:
         self._session = session
         self._sc = session.sparkContext
         self._jvm: Any = self._sc._jvm
         self._plan = plan
         self._bundle = bundle
+        self._logs = logs
         self._outputs: dict[int, RDD[Any]] = {}  # by vertex: alternating keys and blocks
         self.tasks: set[tuple[int, int]] = set()
         self.persisted: list[RDD[Any]] = []
@@ -118,7 +124,7 @@ class _Compiler:
     def task_rdd(self, index: int, body: Any) -> RDD[Any]:
         plan = self._plan.vertices[index]
         name = plan.vertex.name
-        launch = TaskLaunch(self._bundle, bytes(cloudpickle.dumps(plan)))
+        launch = TaskLaunch(self._bundle, bytes(cloudpickle.dumps(plan)), self._logs)
         with self._call_site(name):
             received = self._input(index)
             rdd: RDD[Any] = received.mapPartitionsWithIndex(partial(body, launch))

@@ -37,6 +37,7 @@ from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.spark_errors import summarize
+from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
 from tidegate.web.history import History
@@ -81,12 +82,14 @@ class BatchJob:
         bundle: CodeBundle,
         configuration: Configuration,
         savepoint: SavepointPlan | None,
+        logs: WorkerLogs | None = None,
     ) -> None:
         self._session = session
         self._sc = session.sparkContext
         self._plan = plan
         self._bundle = bundle
         self._savepoint = savepoint
+        self._logs = logs
         self._policy = RetryPolicy(configuration)
         self._commit_retries: int = options.read(configuration, options.SINK_COMMIT_RETRIES)
         self._commit_backoff_ms: float = options.read(configuration, options.SINK_COMMIT_BACKOFF)
@@ -141,7 +144,7 @@ class BatchJob:
         try:
             self._changed(JobStatus.RUNNING)
             self._sc.setJobGroup(self._group, self._plan.graph.name, interruptOnCancel=True)
-            compiled = compile_job(self._session, self._plan, self._bundle)
+            compiled = compile_job(self._session, self._plan, self._bundle, self._logs)
             blocks, reason = self._until_done(compiled)
             if blocks is not None:
                 savepoint = self._complete(blocks, compiled)

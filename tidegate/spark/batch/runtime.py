@@ -6,6 +6,7 @@ import logging
 
 from tidegate.common import options
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.log_lines import LogSettings
 from tidegate.graph.driver_sides import StartingJob
 from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.jobmanager.running_jobs import jobs_are_running
@@ -16,6 +17,7 @@ from tidegate.spark.batch.job_savepoint import planned_savepoint
 from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import obtain_session
 from tidegate.spark.worker_files import code_for, distribute
+from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
 
 log = logging.getLogger("tidegate.batch")
@@ -30,6 +32,9 @@ class BatchRuntime(Runtime):
                 "the beginning. Leave it out, or run the job in STREAMING mode"
             )
         graph = with_splits(submission.graph)
+        settings = LogSettings.from_configuration(configuration)
+        settings.apply_to_driver()
+        logs = WorkerLogs(graph.job_id, graph.name, settings)
         savepoint = planned_savepoint(configuration, SystemClock().now_ms())
         plan = plan_configured(graph, configuration, files, savepoint)
         if options.read(configuration, options.CHECKPOINT_INTERVAL):
@@ -37,6 +42,6 @@ class BatchRuntime(Runtime):
         session = obtain_session(configuration, submission.session, width(graph), busy=jobs_are_running())
         spare_background_jobs()
         distribute(session, files)
-        job = BatchJob(session, plan, code_for(session, files), configuration, savepoint)
+        job = BatchJob(session, plan, code_for(session, files), configuration, savepoint, logs)
         job.start()
         return job.client

@@ -16,6 +16,7 @@ from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.code_bundle import CodeBundle, install
 from tidegate.spark.garbage import rare_collections
 from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
+from tidegate.spark.worker_logs import WorkerLogs, worker_logging
 
 RUN_PROPERTY = "tidegate.batch.run"
 """Local property of the Spark job: how often the driver has started it again."""
@@ -29,6 +30,7 @@ class TaskLaunch:
 
     bundle: CodeBundle
     plan: bytes  # pickled VertexPlan, which needs the bundle to be loaded
+    logs: WorkerLogs | None = None
 
 
 class BatchTaskError(Exception):
@@ -44,7 +46,7 @@ def failure_in(text: str) -> FailureInfo | None:
 def run_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
     """Keys and blocks in turn."""
     try:
-        with rare_collections():
+        with rare_collections(), worker_logging(launch.logs, 0):
             yield from _task(launch, index, received).run(received)
     except (GeneratorExit, BatchTaskError):
         raise

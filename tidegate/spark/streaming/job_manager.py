@@ -47,6 +47,7 @@ from tidegate.spark.streaming.savepoint_requests import SavepointRequests
 from tidegate.spark.streaming.slot_wait import SlotWait
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.streaming.worker import SlotLaunch
+from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
@@ -69,6 +70,7 @@ class JobManager(InstructionCarrier):
         savepoint_directory: str | None = None,
         rest: RestSettings | None = None,
         prints: bool = False,
+        logs: WorkerLogs | None = None,
     ) -> None:
         """`prints`: what print sinks write goes to the standard streams of this program."""
         self._session = session
@@ -85,6 +87,7 @@ class JobManager(InstructionCarrier):
         self._slot_wait: SlotWait | None = None  # of the latest gang
         self._keys = JobKeys.generate()
         self._prints = prints
+        self._logs = logs
         self._printer = DriverPrinter(
             lambda sender, count: self._post(lambda now: self._acknowledge_printed(sender, count))
         )
@@ -250,6 +253,7 @@ class JobManager(InstructionCarrier):
             leave_grace_ms=self._settings.leave_grace_ms,
             bundle=self._bundle,
             prints_on_driver=self._prints,
+            logs=self._logs,
         )
         gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt)
         self._gangs = {attempt: gang}

@@ -1,8 +1,10 @@
-"""What `print` sinks write, on its way from the workers to the program's own standard output and error.
+"""What `print` sinks write and functions log, on its way from the workers to the program: to its standard output and
+error, and to its loggers.
 
 It takes the control connection, as messages of two parts: the mark below and the text. The JobMaster is not concerned.
 A worker has a bounded number of bytes under way; a program that does not let its output go holds the sink up, as a pipe
-would, and nothing else: the driver writes on a thread of its own.
+would, and nothing else: the driver writes on a thread of its own. Lines of logs never hold anything up: those that find
+too much under way are dropped, and counted in the next one.
 """
 
 from __future__ import annotations
@@ -14,13 +16,20 @@ import sys
 import threading
 from collections.abc import Callable
 
+import msgspec
+
+from tidegate.common.log_lines import LogLine, show_line
+
 log = logging.getLogger("tidegate.jobmanager")
 
 PRINTED = b"printed"
-_OUT, _ERROR = b"1", b"2"
+_OUT, _ERROR, _LOGGED = b"1", b"2", b"3"
 _MAX_UNDER_WAY = 1024 * 1024
 _PIECE = 64 * 1024  # characters
 _LAST_S = 5.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LogLine).decode
 
 
 class WorkerPrinter:
@@ -31,6 +40,7 @@ class WorkerPrinter:
         self._changed = threading.Condition()  # guards the two below
         self._under_way = 0  # bytes that the driver has not written yet
         self._closed = False
+        self._dropped = 0  # lines of logs, since the last one that went
 
     def write(self, text: str, to_stderr: bool) -> None:
         """Waits while too much is under way; what comes after `close` is dropped."""
@@ -43,6 +53,22 @@ class WorkerPrinter:
                     return
                 self._under_way += len(payload)
             self._send(payload)
+
+    def log(self, line: LogLine) -> bool:
+        """From any thread, never waits. False: the worker leaves, nobody takes it any more."""
+        with self._changed:
+            if self._closed:
+                return False
+            if self._under_way >= _MAX_UNDER_WAY:
+                self._dropped += 1
+                return True
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                line = msgspec.structs.replace(line, text=f"{line.text} [{dropped} lines before it were dropped]")
+            payload = _LOGGED + _encode(line)
+            self._under_way += len(payload)
+        self._send(payload)
+        return True
 
     def written(self, count: bytes) -> None:
         """The driver has written so many bytes."""
@@ -82,11 +108,25 @@ class DriverPrinter:
     def _run(self) -> None:
         while (piece := self._pieces.get()) is not None:
             sender, payload = piece
-            stream = sys.stderr if payload[:1] == _ERROR else sys.stdout  # as they are now: notebooks replace them
-            try:
-                stream.write(payload[1:].decode("utf-8", "replace"))
-                stream.flush()
-            except Exception as error:  # closed, or of an encoding that lacks a character
-                log.debug("what a job has printed could not be written: %s", error)
+            if payload[:1] == _LOGGED:
+                self._show(payload[1:])
+            else:
+                self._print(payload)
             with contextlib.suppress(Exception):  # the job has just ended
                 self._acknowledge(sender, str(len(payload)).encode())
+
+    @staticmethod
+    def _print(payload: bytes) -> None:
+        stream = sys.stderr if payload[:1] == _ERROR else sys.stdout  # as they are now: notebooks replace them
+        try:
+            stream.write(payload[1:].decode("utf-8", "replace"))
+            stream.flush()
+        except Exception as error:  # closed, or of an encoding that lacks a character
+            log.debug("what a job has printed could not be written: %s", error)
+
+    @staticmethod
+    def _show(payload: bytes) -> None:
+        try:
+            show_line(_decode(payload))
+        except Exception as error:  # a handler of the program's
+            log.debug("a line of a worker's log could not be shown: %s", error)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from tidegate.common import options
+from tidegate.common.config_options import ConfigOption
 from tidegate.common.configuration import Configuration
+from tidegate.common.log_lines import LogSettings
 from tidegate.graph.driver_sides import StartingJob
 from tidegate.graph.picklability import check_picklable
 from tidegate.graph.splits import make_splits
@@ -17,6 +19,7 @@ from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import check_slots, obtain_session
 from tidegate.spark.streaming.job_manager import JobManager
 from tidegate.spark.worker_files import code_for, distribute
+from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.web.rest_settings import RestSettings
 
 
@@ -25,6 +28,8 @@ class StreamingRuntime(Runtime):
         graph, configuration, files = make_splits(submission.graph), submission.configuration, submission.files
         starting.check_start(graph.num_slots)
         check_picklable(graph)
+        logs = LogSettings.from_configuration(configuration)
+        logs.apply_to_driver()
         job = prepare_job(graph, configuration, files)
         try:
             session = obtain_session(
@@ -39,7 +44,10 @@ class StreamingRuntime(Runtime):
                 bundle=code_for(session, files),
                 savepoint_directory=options.read(configuration, options.SAVEPOINT_DIR),
                 rest=RestSettings.from_configuration(configuration),
-                prints=_prints_here(configuration, session),
+                prints=_arrives_here(configuration, options.PRINT_ON_DRIVER, session),
+                logs=WorkerLogs(
+                    graph.job_id, graph.name, logs, _arrives_here(configuration, options.LOG_ON_DRIVER, session)
+                ),
             )
             manager.start()
         except BaseException:
@@ -48,6 +56,6 @@ class StreamingRuntime(Runtime):
         return manager.client
 
 
-def _prints_here(configuration: Configuration, session: SparkSession) -> bool:
-    chosen = options.read(configuration, options.PRINT_ON_DRIVER)
+def _arrives_here(configuration: Configuration, option: ConfigOption, session: SparkSession) -> bool:
+    chosen = options.read(configuration, option)
     return bool((session.sparkContext.master or "").startswith("local") if chosen is None else chosen)

@@ -36,6 +36,7 @@ from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.spark.streaming.printing import WorkerPrinter
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
+from tidegate.spark.worker_logs import WorkerLogs, worker_logging
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.operators.base import Operator
 
@@ -56,6 +57,7 @@ class SlotLaunch:
     leave_grace_ms: float  # 0: a task that does not leave is waited for
     bundle: CodeBundle
     prints_on_driver: bool = False  # what print sinks write goes to the program, not to this process's output
+    logs: WorkerLogs | None = None
 
 
 def run_partition(launch: SlotLaunch, partition: Iterable[int]) -> Iterator[int]:
@@ -120,11 +122,15 @@ class SlotWorker:
                 incarnation=incarnation,
             )
         )
+        send = self._printer.log if launch.logs is not None and launch.logs.to_driver else None
         try:
-            self._loop()
+            with worker_logging(launch.logs, launch.attempt, send):
+                try:
+                    self._loop()
+                finally:
+                    if self._runtime is not None:
+                        self._runtime.close()
         finally:
-            if self._runtime is not None:
-                self._runtime.close()
             self._control.main_left.set()
             print_to(own_streams)
             self._event_loop.stop()

@@ -22,6 +22,7 @@ from tidegate.contracts.functions import AsyncFunction
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import AsyncSpec
 from tidegate.taskmanager.async_results import Call, Mark, OrderedResults, Results, UnorderedResults
+from tidegate.taskmanager.log_place import starting_for
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import FunctionOperator
 from tidegate.taskmanager.operators.results import emit_results
@@ -107,9 +108,11 @@ class AsyncWaitOperator(FunctionOperator):
         call.tries += 1
         call.generation += 1
         generation, value, function = call.generation, call.value, self._async_function
-        cancel = self.context.run_coroutine(
-            lambda: function.async_invoke(value), lambda result, error: self._came_back(call, generation, result, error)
-        )
+        with starting_for(self.context):
+            cancel = self.context.run_coroutine(
+                lambda: function.async_invoke(value),
+                lambda result, error: self._came_back(call, generation, result, error),
+            )
         self._under_way[id(call)] = call, cancel
 
     def _came_back(self, call: Call, generation: int, result: Any, error: BaseException | None) -> None:
