@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +19,11 @@ from tidegate.common.log_lines import JsonFormatter, LogLine, LogSettings, Place
 from tidegate.common.time import Time
 from tidegate.datastream import AsyncDataStream, AsyncFunction, KeyedProcessFunction
 from tidegate.datastream.connectors import CollectSink
+from tidegate.spark.event_loop import EventLoop
 from tidegate.spark.streaming.printing import DriverPrinter, WorkerPrinter
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
 from tidegate.testing.in_process_job import InProcessJob
+from tidegate.testing.in_process_slot import InProcessSlot
 
 log = logging.getLogger("tests.functions")
 
@@ -77,13 +80,23 @@ def test_each_line_says_job_operator_and_subtask(lines: list[LogLine]) -> None:
     assert str(mine[0].place) == f"[my job | second (subtask {mine[0].place.subtask})]"
 
 
-def test_a_coroutine_belongs_to_the_operator_that_started_it(lines: list[LogLine]) -> None:
+def test_a_coroutine_belongs_to_the_operator_that_started_it(
+    lines: list[LogLine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, ended = EventLoop(), threading.Event()
+
+    def on_the_real_loop(self: Any, call: Any, done: Any) -> Any:
+        return loop.run(call, lambda result, error: ended.set())
+
+    monkeypatch.setattr(InProcessSlot, "run_coroutine", on_the_real_loop)
     env = environment({}, 1)
-    stream = env.from_collection([1, 2])
+    stream = env.from_collection([1])
     AsyncDataStream.unordered_wait(stream, Lookup(), Time.seconds(10)).name("lookup").sink_to(CollectSink())
     with InProcessJob(env) as job:
-        job.run_to_end()
-    assert [line.place.operator for line in lines if line.text.startswith("asked")] == ["lookup"] * 2
+        job.run()
+        assert ended.wait(10)
+    loop.stop()
+    assert [line.place.operator for line in lines if line.text.startswith("asked")] == ["lookup"]
 
 
 def test_levels_hold_while_the_job_runs_and_are_given_back() -> None:
