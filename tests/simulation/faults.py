@@ -103,8 +103,9 @@ class FaultPlan:
     # ------------------------------------------------------------ strikes
     def strike(self) -> None:
         sim = self._sim
-        for strike in self._planned.pop(sim.steps, ()):
-            strike()
+        if sim.steps in self._planned:
+            for strike in self._planned.pop(sim.steps):
+                strike()
         if self._armed and self._rng.random() < 0.02:
             completed = len(sim.world.completed)
             for wait in [a for a in self._armed if a[0] <= completed][:1]:
@@ -205,6 +206,7 @@ class FaultPlan:
         if frame.attempt < target.attempt and target.working and not target.frozen:
             self._stale.remove((to, frame))
             self.stale_delivered += 1
+            sim.struck["a frame of an old attempt arrives"] += 1
             sim.trace(f"a frame of attempt {frame.attempt} reaches {target}")
             target.on_frame(frame)
 

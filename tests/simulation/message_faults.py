@@ -39,6 +39,7 @@ class MessageFaults:
         if self._kept and not self._sim.calm and self._rng.random() < 0.05:
             deliver, payload = self._kept.pop(self._rng.randrange(len(self._kept)))
             self.repeated += 1
+            self._sim.struck["a message comes again"] += 1
             self._sim.trace("a message comes again")
             deliver(payload)
 
@@ -55,6 +56,7 @@ class MessageFaults:
         nonsense = rng.choice((whole[: rng.randrange(len(whole))], rng.randbytes(rng.randint(1, 50))))
         self._unreadable_left -= 1
         self.unreadable += 1
+        sim.struck["bytes are no message"] += 1
         sim.trace(f"bytes that are no message go between {slot} and the driver: {nonsense!r}")
         rng.choice((slot.up, slot.down)).push(nonsense)
 

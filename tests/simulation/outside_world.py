@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from typing import Any, NoReturn
 
 from tests.simulation.sim_clock import SimClock
@@ -61,6 +62,7 @@ class OutsideWorld:
         self.commit_crash_rate = 0.0
         self.commit_faults_left = 0
         self.failed_commits = 0
+        self.struck: Counter[str] = Counter()  # kind of fault -> how often it struck
         self.broken: str | None = None  # the first promise that was seen to be broken
         self.state: dict[tuple[str, int], dict[Any, Any]] = {}  # (operator, subtask) -> key -> its state at the end
         self.counted: dict[tuple[str, int], Any] = {}  # (operator, subtask) -> functions.Counted at the end
@@ -78,6 +80,7 @@ class OutsideWorld:
         """Called by user code for each record it sees."""
         self.records += 1
         if self.records in self.raise_at:
+            self.struck["user code raises"] += 1
             raise InjectedFault(f"user code fails at record {self.records}")
         if self.records in self.crash_at:
             raise SimulatedCrash(f"at record {self.records}")
@@ -96,12 +99,14 @@ class OutsideWorld:
             if self.rng.random() < self.commit_fault_rate:
                 self.commit_faults_left -= 1
                 self.failed_commits += 1
+                self.struck["a commit fails"] += 1
                 if self.rng.random() < 0.5:
                     self._apply(name)  # done, but the answer is lost
                 raise InjectedFault(f"the commit of {name} fails")
             if self.rng.random() < self.commit_crash_rate:
                 self.commit_faults_left -= 1
                 self.failed_commits += 1
+                self.struck["a worker is killed in a commit"] += 1
                 raise SimulatedCrash(f"while {name} is committed")
         self._apply(name)
 

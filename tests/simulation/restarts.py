@@ -67,6 +67,7 @@ class Restarts:
         self._stops[target] = drain
         sim.requests[number] = 0
         sim.trace(f"the user stops the job with a savepoint{', drained' if drain else ''}")
+        sim.struck["the user stops the job with a savepoint"] += 1
         sim._master_event(lambda now: sim.master.on_stop_request(number, drain, target, now))
 
     def on_saved(self, request_id: int, checkpoint_id: int, target: str) -> None:
@@ -82,6 +83,7 @@ class Restarts:
         """The driver dies. The job goes on from the latest checkpoint, or from the latest savepoint."""
         sim, rng = self._sim, self._rng
         sim.trace("the driver is killed")
+        sim.struck["the driver is killed"] += 1
         sim.lose_everything()
         # One from before the present run would do as well, but not one from a run that was rewound since.
         usable = [s for s in self.savepoints if s.taken_in[0] == sim.run_number]
@@ -165,6 +167,7 @@ class Restarts:
             point = aligned
         self.in_order &= in_order
         self.rescaled += widths != before
+        sim.struck["the parallelism is changed"] += widths != before
         sim.graph = graph
         sim.world.epoch += 1
         sim.trace(f"another parallelism: {before} -> {widths}")

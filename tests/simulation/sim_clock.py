@@ -31,7 +31,7 @@ class ProcessClock:
         self._offset_ms = offset_ms
 
     def now_ms(self) -> float:
-        return self._clock.now_ms() + self._offset_ms
+        return self._clock._now + self._offset_ms
 
     def true_ms(self, time_ms: float) -> float:
         """When it is `time_ms` by this clock."""

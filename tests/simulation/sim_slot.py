@@ -121,16 +121,16 @@ class SimSlot:
             link.freeze(self.frozen or self.runtime is None)
 
     def step(self) -> None:
-        def step() -> None:
-            assert self.runtime is not None
-            if not self.runtime.step():
-                deadline = self.runtime.next_deadline()
-                self.deadline = None if deadline is None else self.clock.true_ms(deadline)
-                if deadline is None or deadline > self.clock.now_ms():
-                    self.sim.ready.discard(self)
-
         if self.working:
-            self.guard(step)
+            self.guard(self._step)
+
+    def _step(self) -> None:
+        assert self.runtime is not None
+        if not self.runtime.step():
+            deadline = self.runtime.next_deadline()
+            self.deadline = None if deadline is None else self.clock.true_ms(deadline)
+            if deadline is None or deadline > self.clock.now_ms():
+                self.sim.ready.discard(self)
 
     def guard(self, do: Callable[[], None]) -> None:
         """Run something of the slot; what it raises ends the attempt here, as in the real host."""
@@ -263,8 +263,10 @@ def check_credits(gang: list[SimSlot]) -> None:
             if link.dead:
                 return  # a broken connection has lost some
             for frame in link.queue:
-                spent = {ROWS: frame.cost, ROWS_WITH_TIMESTAMPS: frame.cost, CREDIT: frame.amount}
-                under_way[frame.address] += spent.get(frame.kind, 0)
+                if frame.kind == CREDIT:
+                    under_way[frame.address] += frame.amount
+                elif frame.kind in (ROWS, ROWS_WITH_TIMESTAMPS):
+                    under_way[frame.address] += frame.cost
     for slot in gang:
         assert slot.runtime is not None
         for address, target in slot.runtime.channels.remote.items():
@@ -272,7 +274,7 @@ def check_credits(gang: list[SimSlot]) -> None:
             assert receiver is not None
             into = receiver.channels.inputs[address][1]
             credit = slot.runtime.channels.outputs[address].credits
-            total = credit + under_way[address] + into.held + into.owed
+            total = credit + under_way.get(address, 0) + into.held + into.owed
             if total != into.capacity:
                 raise BrokenPromise(
                     f"channel {address}: {credit} credits at the sender, {under_way[address]} under way, {into.held} "

@@ -104,10 +104,12 @@ class Simulation(InstructionCarrier):
         self.databases: LocalDatabases | None = None  # made when the first one is needed
         self.gangs: dict[AttemptNumber, list[SimSlot]] = {}
         self.processes: dict[str, SimSlot] = {}
+        self.struck = self.world.struck
         self.ended: JobEnded | None = None
         self.cancelled_at: float | None = None
         self.steps = 0
         self.in_worker = False  # what happens now happens in a worker process
+        self._calm_after = scenario.calm_after
         self._wall_ms = 0.0  # how far wrong the wall clocks are
         self.aborted: set[int] = set()
         self.attempt_of: dict[int, tuple[int, int]] = {}  # checkpoint with metadata -> (run of the driver, attempt)
@@ -150,7 +152,7 @@ class Simulation(InstructionCarrier):
     @property
     def calm(self) -> bool:
         """Nothing goes wrong any more."""
-        return self.steps > self.scenario.calm_after
+        return self.steps > self._calm_after
 
     def hangs(self) -> bool:
         return not self.calm and self.rng.random() < self.scenario.hang_rate
@@ -168,6 +170,7 @@ class Simulation(InstructionCarrier):
 
     def set_wall_clocks(self, by_ms: float) -> None:
         self.trace(f"the wall clocks jump by {by_ms:.0f} ms")
+        self.struck["the wall clocks jump"] += 1
         self._wall_ms = max(-6_000_000.0, self._wall_ms + by_ms)
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
@@ -225,18 +228,15 @@ class Simulation(InstructionCarrier):
     def _one_step(self) -> None:
         rng = self.rng
         calm = self.world.calm = self.calm
-        total = 0.0 if calm else self.scenario.weights.clock
-        before = total
-        for pool, weight, _ in self._kinds:
-            if pool.items:
-                total += weight
-        if total == before:
+        possible = [kind for kind in self._kinds if kind[0].items]
+        if not possible:
             self._advance_to_deadline()
             return
+        total = 0.0 if calm else self.scenario.weights.clock
+        for _, weight, _ in possible:
+            total += weight
         draw = rng.random() * total
-        for pool, weight, act in self._kinds:
-            if not pool.items:
-                continue
+        for pool, weight, act in possible:
             draw -= weight
             if draw < 0:
                 item = pool.pick(rng)
@@ -308,7 +308,7 @@ class Simulation(InstructionCarrier):
     def _time_passed(self) -> None:
         now = self._seen_ms = self.clock.now_ms()
         for slot in self._live():
-            if slot.frozen:
+            if slot.frozen or (slot.next_heartbeat > now and (slot.deadline is None or slot.deadline > now)):
                 continue
             if slot.deadline is not None and slot.deadline <= now:
                 slot.wake()
@@ -408,6 +408,7 @@ class Simulation(InstructionCarrier):
 
     def job_ended(self, instruction: JobEnded) -> None:
         self.ended = instruction
+        self.struck["the restart strategy gives up"] += self.strategy.gave_up
         if self.cancelled_at is not None:
             took = self.clock.now_ms() - self.cancelled_at
             most = 2 * self.job_settings.leave_grace_ms + _LONGEST_PAUSE_MS
@@ -461,11 +462,13 @@ class Simulation(InstructionCarrier):
         if slot.life in (Life.DEAD, Life.LEFT):
             return
         self.trace(f"{slot} is killed ({why})")
+        self.struck["a worker is killed"] += why != "by Spark"
         self._vanish(slot, Life.DEAD)
         slot.up.cut(self.rng.randint(0, len(slot.up.queue)))
         gang = self.gangs[slot.attempt]
         self.later(f"Spark notices that {slot} is gone", lambda: self._kill(gang))
         if self.rng.random() < 0.1:  # Spark runs a stage again when it has lost a task
+            self.struck["Spark runs a task twice"] += 1
             rival = SimSlot(self, slot.attempt, slot.slot, "again")
             self.processes[rival.incarnation] = rival
             self.later(f"Spark starts {rival}", rival.start)
@@ -474,6 +477,7 @@ class Simulation(InstructionCarrier):
     def crash_driver(self, claim: bool) -> None:
         """The JobManager is gone, and the workers with it. The user starts the job again from the latest checkpoint."""
         self.trace("the driver is killed")
+        self.struck["the driver is killed"] += 1
         self.lose_everything()
         self.start_again(self.latest_checkpoint(claim))
 
@@ -577,6 +581,7 @@ class Simulation(InstructionCarrier):
 
     def break_link(self, link: Link) -> None:
         self.trace(f"the connection {link.name} breaks")
+        self.struck["a connection breaks"] += 1
         link.queue.clear()
         link.push(LOST)
         link.dead = True
@@ -587,6 +592,7 @@ class Simulation(InstructionCarrier):
             self.async_work.add(work)
             return
         self.trace(f"work of {work.slot} hangs")
+        self.struck["a helper of a worker hangs"] += 1
         self.after(any_ms(self.rng), lambda: self._goes_on_working(work))
 
     def _goes_on_working(self, work: AsyncWork) -> None:
@@ -601,11 +607,13 @@ class Simulation(InstructionCarrier):
     def cancel(self) -> None:
         if self.ended is None and self.cancelled_at is None:
             self.cancelled_at = self.clock.now_ms()
+            self.struck["the user cancels"] += 1
         self._master_event(self.master.on_cancel)
 
     def freeze(self, slot: SimSlot, for_ms: float) -> None:
         """The process stops (as under SIGSTOP) and goes on later, unless it was killed meanwhile."""
         self.trace(f"{slot} freezes")
+        self.struck["a worker freezes"] += 1
         slot.frozen = True
         self.ready.discard(slot)
         held = [w for w in self.async_work if w.slot is slot]

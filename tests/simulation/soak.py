@@ -3,55 +3,152 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import logging
+import multiprocessing
+import queue
 import random
+import signal
 import sys
 import time
 import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import Mode, Variation
 
 FIRST_SEED = 10**6
 """The tests use seeds below this one."""
+_REPORT_EVERY_S = 10.0
+
+Kind = tuple[Variation, Mode]
+
+
+@dataclass
+class Tally:
+    """What was run and what struck; those of several processes add up."""
+
+    schedules: Counter[Kind] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)
+    hit: Counter[str] = field(default_factory=Counter)  # kind of fault -> schedules that it struck in
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.schedules += other.schedules
+        self.struck += other.struck
+        self.hit += other.hit
+        self.failures += other.failures
+
+    @property
+    def total(self) -> int:
+        return sum(self.schedules.values())
+
+    def table(self) -> str:
+        modes = list(Mode)
+        lines = ["", f"{'schedules':<14}" + "".join(f"{mode.value:>15}" for mode in modes)]
+        for variation in Variation:
+            counts = [self.schedules[variation, mode] for mode in modes]
+            lines.append(f"{variation.value:<14}" + "".join(f"{count:>15,}" for count in counts))
+        lines += ["", f"{'faults that struck':<44}{'times':>12}{'in schedules':>16}"]
+        lines += [f"{what:<44}{times:>12,}{self.hit[what]:>16,}" for what, times in sorted(self.struck.items())]
+        lines += ["", f"{self.total:,} schedules, {len(self.failures)} failures"]
+        return "\n".join(lines)
+
+
+def tallies(first: int, step: int, kinds: list[Kind]) -> Iterator[Tally]:
+    """One for each schedule: of the seeds first, first + step, first + 2 * step and so on, each in all kinds."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)  # the default spends a tenth of the time on looking at what is still in use
+    for seed in itertools.count(first, step):
+        for variation, mode in kinds:
+            tally = Tally(Counter({(variation, mode): 1}))
+            try:
+                simulation = run_seed(seed, mode, mode is not Mode.NONE, variation)
+                tally.struck = +simulation.struck
+                tally.hit = Counter(tally.struck.keys())
+            except SimulationFailed as failure:
+                tally.failures.append(str(failure))
+            yield tally
+
+
+def _work(first: int, step: int, kinds: list[Kind], results: Any) -> None:
+    """In a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    _be_quiet()
+    for tally in tallies(first, step, kinds):
+        results.put(tally)
+
+
+def _from_processes(first: int, processes: int, kinds: list[Kind]) -> Iterator[Tally]:
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue(maxsize=1000)
+    workers = [
+        context.Process(target=_work, args=(first + i, processes, kinds, results), daemon=True)
+        for i in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        while True:
+            try:
+                yield results.get(timeout=_REPORT_EVERY_S)
+            except queue.Empty:
+                dead = [worker.exitcode for worker in workers if not worker.is_alive()]
+                if dead:
+                    raise SystemExit(f"a process of the soak ended by itself, exit code {dead[0]}") from None
+    finally:
+        for worker in workers:
+            worker.terminate()
+
+
+def _be_quiet() -> None:
+    logging.disable(logging.WARNING)  # what goes wrong is planned
+    warnings.simplefilter("ignore")
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, help="stop after so long (default: never)")
     parser.add_argument("--first-seed", type=int, help="default: a random one")
+    parser.add_argument("--processes", type=int, default=1, help="seeds are dealt out among them (default: 1)")
     parser.add_argument("--mode", choices=[m.value for m in Mode], help="default: all in turn")
     parser.add_argument("--variation", choices=[v.value for v in Variation], help="default: all in turn")
     arguments = parser.parse_args()
-    logging.disable(logging.WARNING)  # what goes wrong is planned
-    warnings.simplefilter("ignore")
     modes = [Mode(arguments.mode)] if arguments.mode else list(Mode)
     variations = [Variation(arguments.variation)] if arguments.variation else list(Variation)
     kinds = list(itertools.product(variations, modes))
     first: int = arguments.first_seed or random.SystemRandom().randrange(FIRST_SEED, 10**9)
-    started = reported = time.monotonic()
-    failures = 0
     print(f"seeds from {first} on: {', '.join(f'{m.value} {v.value}' for v, m in kinds)}", flush=True)
+    _be_quiet()
+    signal.signal(signal.SIGTERM, _stop)
+    several = arguments.processes > 1
+    source = _from_processes(first, arguments.processes, kinds) if several else tallies(first, 1, kinds)
+    total = Tally()
+    started = reported = time.monotonic()
     try:
-        for done in itertools.count():
-            variation, mode = kinds[done % len(kinds)]
-            try:
-                run_seed(first + done // len(kinds), mode, mode is not Mode.NONE, variation)
-            except SimulationFailed as failure:
-                failures += 1
+        for tally in source:
+            total.add(tally)
+            for failure in tally.failures:
                 print(f"FAILED: {failure}", flush=True)
             now = time.monotonic()
-            if now - reported > 10:
+            if now - reported > _REPORT_EVERY_S:
                 reported = now
-                rate = (done + 1) / (now - started)
-                print(f"{done + 1:,} schedules, {failures} failures, {rate:.0f} per second", flush=True)
+                rate = total.total / (now - started)
+                print(f"{total.total:,} schedules, {len(total.failures)} failures, {rate:.1f} per second", flush=True)
             if arguments.minutes is not None and now - started > arguments.minutes * 60:
-                print(f"{done + 1:,} schedules, {failures} failures", flush=True)
                 break
     except KeyboardInterrupt:
-        print(f"stopped; {failures} failures", flush=True)
-    return 1 if failures else 0
+        print("stopped", flush=True)
+    print(total.table(), flush=True)
+    return 1 if total.failures else 0
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ class StorageFaults:
             if path not in self._garbled_paths and rng.random() < self._garble_rate:
                 self._garbled_paths.add(path)
                 self.garbled += 1
+                sim.struck["a read brings other bytes"] += 1
                 sim.trace(f"a read of {path} is garbled")
                 return Mishap.GARBLED
             self._garbled_paths.discard(path)
@@ -88,6 +89,7 @@ class StorageFaults:
 
     def _fails(self, operation: str, how: Mishap) -> Mishap:
         self.failed[operation] += 1
+        self._sim.struck[f"the storage fails to {operation}"] += 1
         self._sim.trace(f"the storage fails to {operation}: {how.name}")
         return how
 
@@ -127,5 +129,6 @@ class StorageFaults:
             other = rng.choice(others)
             files.content[path], files.content[other] = files.content[other], data
         self.damaged.add(kind)
+        sim.struck[f"a file of a checkpoint is {kind}"] += 1
         sim.trace(f"{path} is damaged: {kind}")
         return True

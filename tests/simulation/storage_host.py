@@ -66,6 +66,7 @@ class SimStorageThreads:
         assert work is not None
         if not thread.has_hung and sim.hangs():
             sim.trace(f"{work.what} hangs")
+            sim.struck["a storage thread of the driver hangs"] += 1
             thread.has_hung = True
             sim.helper_pool.discard(thread)
             sim.after(any_ms(sim.rng), lambda: sim.helper_pool.add(thread) if thread.work is work else None)

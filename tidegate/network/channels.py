@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from tidegate.common.errors import check_internal
+from tidegate.common.errors import InternalError
 from tidegate.common.ids import ChannelAddress
 from tidegate.contracts.batches import Batch
 from tidegate.network.elements import CheckpointBarrier, ControlElement, Watermark
@@ -202,7 +202,8 @@ class OutputChannel:
         return min(max(1, batch.estimated_bytes() // self._max_bytes), self._most_credits)
 
     def grant(self, credits: int) -> None:
-        check_internal(credits > 0, f"channel {self.address}: granted {credits} credits")
+        if credits <= 0:
+            raise InternalError(f"channel {self.address}: granted {credits} credits")
         self.credits += credits
 
     def _push(self, batch: Batch) -> None:
@@ -210,11 +211,11 @@ class OutputChannel:
         self.queued_batches += 1
 
     def check_invariants(self) -> None:
-        check_internal(self.credits >= 0, f"channel {self.address}: negative credits")
-        n = sum(1 for e in self.queue if isinstance(e, Batch))
-        check_internal(
-            n == self.queued_batches, f"channel {self.address}: {n} batches queued, {self.queued_batches} counted"
-        )
+        if self.credits < 0:
+            raise InternalError(f"channel {self.address}: negative credits")
+        n = sum([isinstance(e, Batch) for e in self.queue]) if self.queue else 0
+        if n != self.queued_batches:
+            raise InternalError(f"channel {self.address}: {n} batches queued, {self.queued_batches} counted")
 
 
 class InputChannel:
@@ -254,10 +255,10 @@ class InputChannel:
         if isinstance(element, Batch):
             self.held += cost
             self._costs.append(cost)
-            check_internal(
-                self.held + self.owed <= self.capacity,
-                f"channel {self.address}: {self.held} credits held, {self.owed} owed, {self.capacity} in all",
-            )
+            if self.held + self.owed > self.capacity:  # not `check_internal`: the text would be made each time
+                raise InternalError(
+                    f"channel {self.address}: {self.held} credits held, {self.owed} owed, {self.capacity} in all"
+                )
         if self.recording is not None and not isinstance(element, CheckpointBarrier):
             self.recording.append(serialize(element))
         self.queue.append(element)

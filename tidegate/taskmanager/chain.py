@@ -36,6 +36,7 @@ class OperatorChain:
                 check_mutations(operator)
             made(operator)
         self.head = self.operators[0]
+        self.source = self.head if isinstance(self.head, SourceOperator) else None
         for i, operator in enumerate(self.operators):
             readers: dict[str | None, list[_Reader]] = {}
             for j, node in enumerate(vertex.operators):
@@ -76,12 +77,8 @@ class OperatorChain:
             operator.output_status = _to_all([o.process_status for o in inside] + [o.emit_status for o in outside])
 
     @property
-    def source(self) -> SourceOperator | None:
-        return self.head if isinstance(self.head, SourceOperator) else None
-
-    @property
     def available(self) -> bool:
-        return all(op.available for op in self._limited)
+        return not self._limited or all(operator.available for operator in self._limited)
 
     def process(self, batch: Batch, input_index: int) -> None:
         """Operators take rows: a batch of another kind is converted here, where it comes in."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from typing import assert_never
 
-from tidegate.common.errors import check_internal
+from tidegate.common.errors import InternalError, check_internal
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.metric_values import MetricReport
 from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
@@ -287,7 +287,8 @@ class SlotRuntime:
         for address, (_, into) in self.channels.inputs.items():
             if address not in self.channels.input_from:
                 total = self.channels.outputs[address].credits + into.held + into.owed
-                check_internal(total == into.capacity, f"channel {address}: {total} of {into.capacity} credits")
+                if total != into.capacity:
+                    raise InternalError(f"channel {address}: {total} of {into.capacity} credits")
 
 
 def _no_channel(frame: Frame) -> FrameError:
