@@ -165,6 +165,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     ),
     "rest.enabled": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
     "rest.bind-address": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
+    "tidegate.progress.enabled": at("unit/datastream/test_progress.py", "test_it_is_shown_only_where_it_is_wanted"),
     "tidegate.logging.level": at(LOGS, "test_levels_hold_while_the_job_runs_and_are_given_back"),
     "tidegate.logging.format": at(LOGS, "test_without_a_driver_that_takes_them_lines_go_to_the_standard_error"),
     "tidegate.logging.on-driver": at("spark/test_logging.py", "test_lines_of_functions_arrive_at_the_program"),

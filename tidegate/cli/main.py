@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-non-restored-state", action="store_true", help="drop state of operators that the job no longer has"
     )
     run.add_argument("-D", dest="define", action="append", default=[], metavar="KEY=VALUE", help="a setting")
+    run.add_argument("--no-progress", action="store_true", help="no line of progress on the terminal")
     run.add_argument("program", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
 

@@ -51,6 +51,8 @@ def _defaults(arguments: Any) -> dict[str, Any]:
         given[options.RECOVERY_PATH.key] = absolute(arguments.from_savepoint)
     if arguments.parallelism is not None:
         given[options.PARALLELISM.key] = arguments.parallelism
+    if arguments.no_progress:
+        given[options.PROGRESS.key] = False
     if arguments.allow_non_restored_state:
         given[options.RECOVERY_IGNORE_UNCLAIMED_STATE.key] = True
     configuration = Configuration.from_dict(given)

@@ -19,6 +19,9 @@ BUSY_MS = "busyTimeMsPerSecond"
 BACK_PRESSURED_MS = "backPressuredTimeMsPerSecond"  # outputs that are full hold the task up
 IDLE_MS = "idleTimeMsPerSecond"  # the rest of a second: no input, or the slot's thread was with its other tasks
 INPUT_WATERMARK = "currentInputWatermark"  # of a source: what it has sent
+PENDING_RECORDS = "pendingRecords"  # of a source: that wait outside, where its readers know
+WATERMARK_LAG = "watermarkLag"  # of a source: by how much its watermark is behind the clock, in ms
+SOURCE_PROGRESS = "sourceProgress"  # of a bounded source: share of its input that was read, from 0 to 1
 INPUT_QUEUE = "inputQueueLength"  # batches and control elements
 OUTPUT_QUEUE = "outputQueueLength"
 

@@ -549,6 +549,12 @@ PRINT_ON_DRIVER = ConfigOption(
     "What print sinks write goes to the standard output and error of the program; false: to those of the workers. "
     "Unset: true when Spark is local. STREAMING mode.",
 )
+PROGRESS = ConfigOption(
+    "tidegate.progress.enabled",
+    _BOOLEAN,
+    True,
+    "`execute()` of a bounded job shows a line of progress on the standard error, when that is a terminal.",
+)
 LOG_LEVEL = ConfigOption(
     "tidegate.logging.level",
     _MAP,

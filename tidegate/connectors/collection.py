@@ -56,6 +56,9 @@ class CollectionReader(SplitReader[Any]):
     def offset(self) -> int:
         return self._position
 
+    def progress(self) -> float:
+        return self._position / max(1, len(self._elements))
+
 
 def _pickled(elements: list[Any]) -> bytes:
     try:

@@ -121,6 +121,9 @@ class DataGeneratorReader(SplitReader[Any]):
     def offset(self) -> int:
         return self._position
 
+    def progress(self) -> float | None:
+        return None if self._end is None else self._position / max(1, self._end)
+
     def wake_at_ms(self) -> float | None:
         if self._interval_ms is None or self._anchor_ms is None:
             return None

@@ -38,7 +38,7 @@ class NumberSequenceSource(Source[int]):
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> NumberSequenceReader:
         split = of_type(NumberSequenceSplit, split)
-        return NumberSequenceReader(split.start if offset is None else offset, split.end + 1)
+        return NumberSequenceReader(split.start if offset is None else offset, split.end + 1, split.start)
 
     def get_produced_type(self) -> Any:
         from tidegate.common.typeinfo import Types
@@ -50,9 +50,10 @@ class NumberSequenceSource(Source[int]):
 
 
 class NumberSequenceReader(SplitReader[int]):
-    def __init__(self, next_number: int, stop: int) -> None:
+    def __init__(self, next_number: int, stop: int, first: int | None = None) -> None:
         self._next = next_number
         self._stop = stop
+        self._first = next_number if first is None else first
 
     def poll(self, max_records: int) -> list[int] | None:
         start = self._next
@@ -63,3 +64,6 @@ class NumberSequenceReader(SplitReader[int]):
 
     def offset(self) -> int:
         return self._next
+
+    def progress(self) -> float:
+        return (self._next - self._first) / max(1, self._stop - self._first)

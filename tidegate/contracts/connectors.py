@@ -82,6 +82,16 @@ class SplitReader(abc.ABC, Generic[T]):
         of the source's watermark, as one with `with_idleness` is."""
         return False
 
+    def progress(self) -> float | None:
+        """How much of a bounded split was read, from 0 to 1; None: there is no telling. For people to see, about once
+        a second: an estimate is enough, and it must not take long."""
+        return None
+
+    def pending_records(self) -> int | None:
+        """How many records are known to wait in the split behind what `poll` returned; None: there is no telling. As
+        `progress`: what is at hand, nothing that has to be asked for."""
+        return None
+
     def notify_checkpoint_complete(self, checkpoint_id: int, offset: Any) -> None:
         """The checkpoint that holds `offset` is complete: what lies before it will not be asked for again."""
 

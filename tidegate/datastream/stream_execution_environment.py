@@ -34,6 +34,7 @@ from tidegate.datastream.checkpoint_config import CheckpointConfig
 from tidegate.datastream.checkpoint_storage import checked_uri
 from tidegate.datastream.checkpointing_mode import CheckpointingMode
 from tidegate.datastream.execution_mode import RuntimeExecutionMode
+from tidegate.datastream.progress import shown_progress
 from tidegate.datastream.restart_settings import write_restart_strategy
 from tidegate.datastream.runtimes import checked_mode, runtime_of
 from tidegate.datastream.slot_sharing_group import SlotSharingGroup
@@ -386,7 +387,8 @@ class StreamExecutionEnvironment(WorkerSettings):
         Ctrl-C cancels this job and no other one, and comes back as KeyboardInterrupt when the job has ended."""
         client = self._submit(job_name)
         try:
-            return client.get_job_execution_result().result()
+            with shown_progress(client.view, self._configuration):
+                return client.get_job_execution_result().result()
         except KeyboardInterrupt:
             client.cancel().result()  # its slots are free for what comes next; a second Ctrl-C does not wait for that
             raise

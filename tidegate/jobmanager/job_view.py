@@ -17,6 +17,7 @@ from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
 from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
+from tidegate.graph.boundedness import unbounded_sources
 from tidegate.graph.job_graph import JobGraph
 from tidegate.protocol.instructions import AttemptFailure
 
@@ -116,6 +117,7 @@ class JobView(View, frozen=True):
     stages: tuple[StageView, ...] = ()  # in BATCH mode: of the current attempt, by stage
     failures: tuple[AttemptFailure, ...] = ()  # the first one and the latest ones, oldest first
     configuration: tuple[SettingView, ...] = ()
+    bounded: bool = False  # it comes to an end by itself
 
     @property
     def status(self) -> JobStatus:
@@ -165,7 +167,13 @@ def graph_of(graph: JobGraph) -> dict[str, Any]:
         )
         for e in graph.edges
     )
-    return {"job_id": graph.job_id, "name": graph.name, "vertices": vertices, "edges": edges}
+    return {
+        "job_id": graph.job_id,
+        "name": graph.name,
+        "vertices": vertices,
+        "edges": edges,
+        "bounded": not unbounded_sources(graph),
+    }
 
 
 def settings_of(configuration: Configuration) -> tuple[SettingView, ...]:

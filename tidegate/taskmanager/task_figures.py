@@ -19,13 +19,16 @@ from tidegate.common.metric_values import (
     NUM_RECORDS_OUT,
     NUM_RECORDS_OUT_RATE,
     OUTPUT_QUEUE,
+    PENDING_RECORDS,
+    SOURCE_PROGRESS,
+    WATERMARK_LAG,
     CounterValue,
     GaugeValue,
     MeterValue,
     MetricReport,
     MetricValue,
 )
-from tidegate.network.elements import MIN_WATERMARK
+from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.taskmanager.task import Task
 
 _PERIOD_MS = 1000.0  # over which rates and shares are taken
@@ -78,8 +81,23 @@ class TaskFigures:
             BACK_PRESSURED_MS: GaugeValue(round(blocked, 1)),
             IDLE_MS: GaugeValue(round(1000.0 - busy - blocked, 1)),
         }
+        self._shares |= self._of_source(now_ms)
         self._period_began, self._records = now_ms, (taken, sent)
         self._busy_ms = self._blocked_ms = 0.0
+
+    def _of_source(self, now_ms: float) -> dict[str, MetricValue]:
+        source = self._task.chain.source
+        if source is None:
+            return {}
+        progress, pending = source.figures()
+        found: dict[str, MetricValue] = {}
+        if progress is not None:
+            found[SOURCE_PROGRESS] = GaugeValue(round(progress, 4))
+        if pending is not None:
+            found[PENDING_RECORDS] = GaugeValue(float(pending))
+        if MIN_WATERMARK < source.current_watermark < MAX_WATERMARK:
+            found[WATERMARK_LAG] = GaugeValue(round(now_ms - source.current_watermark, 1))
+        return found
 
     @property
     def _sent(self) -> int:

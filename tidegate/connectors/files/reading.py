@@ -161,6 +161,9 @@ class FileListReader(SplitReader[Any]):
     def offset(self) -> tuple[int, Any]:
         return self._index, self._offset if self._reader is None else self._reader.offset
 
+    def progress(self) -> float:
+        return self._index / max(1, len(self._parts))
+
     def wake_at_ms(self) -> float | None:
         if self._reader is not None and self._reader.waiting:
             return None

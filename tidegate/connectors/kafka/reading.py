@@ -170,6 +170,14 @@ class PartitionClient:
         except KafkaException as error:
             _log.warning("KafkaSource: the group's offset was not committed: %s", error)
 
+    def end_of(self, split: KafkaSplit) -> int | None:
+        """The end of the partition as of the latest fetch: nobody is asked for it. None: nothing was fetched yet."""
+        from confluent_kafka import TopicPartition
+
+        place = TopicPartition(split.topic, split.partition)
+        found = None if self.closed else self._consumer.get_watermark_offsets(place, cached=True)
+        return None if found is None or found[1] < 0 else int(found[1])
+
     def remove(self, split: KafkaSplit) -> None:
         from confluent_kafka import TopicPartition
 
@@ -285,6 +293,15 @@ class KafkaPartitionReader(SplitReader[Any]):
 
     def offset(self) -> int:
         return self._next
+
+    def progress(self) -> float | None:
+        start, stop = self.split.start, self.split.stop
+        return None if stop is None else (self._next - start) / max(1, stop - start)
+
+    def pending_records(self) -> int | None:
+        stop = self.split.stop
+        end = self._client.end_of(self.split) if stop is None else stop
+        return None if end is None else max(0, end - self._next)
 
     def notify_checkpoint_complete(self, checkpoint_id: int, offset: Any) -> None:
         if self._commits and not self._client.closed:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import msgspec
 
 from tidegate.common.log_lines import LogLine, show_line
+from tidegate.common.terminal_line import LINE
 
 log = logging.getLogger("tidegate.jobmanager")
 
@@ -118,6 +119,7 @@ class DriverPrinter:
     @staticmethod
     def _print(payload: bytes) -> None:
         stream = sys.stderr if payload[:1] == _ERROR else sys.stdout  # as they are now: notebooks replace them
+        LINE.erase()
         try:
             stream.write(payload[1:].decode("utf-8", "replace"))
             stream.flush()
@@ -126,6 +128,7 @@ class DriverPrinter:
 
     @staticmethod
     def _show(payload: bytes) -> None:
+        LINE.erase()
         try:
             show_line(_decode(payload))
         except Exception as error:  # a handler of the program's

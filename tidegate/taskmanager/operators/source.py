@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import CheckpointId
 from tidegate.common.watermark_strategy import AlignmentGroup
 from tidegate.contracts.batches import RecordBatch
-from tidegate.contracts.connectors import SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.connectors import Boundedness, SourceContext, SourceSplit, SplitReader
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.operator_specs import SourceSpec
 from tidegate.network.elements import MAX_WATERMARK
@@ -34,6 +34,19 @@ class _OpenSplit:
         self.offset = offset  # final offset when finished
         self.reader = reader
         self.time = time
+
+
+class SourceFigures(NamedTuple):
+    progress: float | None  # from 0 to 1; None: unbounded, or there is no telling
+    pending: int | None  # records that wait outside; None: there is no telling
+
+
+def _asked(reader: SplitReader[Any]) -> tuple[float | None, int | None]:
+    try:
+        share, pending = reader.progress(), reader.pending_records()
+    except Exception:  # only figures to look at: a reader that has none now may have them later
+        return None, None
+    return None if share is None else min(1.0, max(0.0, share)), pending
 
 
 class SourceOperator(Operator, ReadsInOrder):
@@ -118,6 +131,20 @@ class SourceOperator(Operator, ReadsInOrder):
                 return 0
         self.finished = self.wake_at_ms is None
         return 0
+
+    def figures(self) -> SourceFigures:
+        """How far it is, as its readers know."""
+        shares, pending = [], None
+        for split in self._splits:
+            share, waiting = (1.0, None) if split.reader is None else _asked(split.reader)
+            shares.append(share)
+            if waiting is not None:
+                pending = waiting + (pending or 0)
+        bounded = getattr(self._source, "boundedness", None) is Boundedness.BOUNDED
+        known = [share for share in shares if share is not None]
+        if not bounded or len(known) < len(shares):
+            return SourceFigures(1.0 if bounded and self.finished else None, pending)
+        return SourceFigures(sum(known) / len(known) if known else 1.0, pending)
 
     def hold_above(self, limit: int) -> None:
         """Splits with a higher watermark than this are not read."""

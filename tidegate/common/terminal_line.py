@@ -1,0 +1,56 @@
+"""The last line of the terminal, which is written again and again: whoever else writes there takes it away first."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TextIO
+
+
+class TerminalLine:
+    """Thread-safe. `show` draws it, `erase` takes it away until it is drawn again. Whoever draws has
+    looked whether there is a terminal (`there`)."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream  # None: the standard error, as it is at that time
+        self._lock = threading.Lock()
+        self._shown = False
+
+    @property
+    def stream(self) -> TextIO:
+        return self._stream or sys.stderr
+
+    @property
+    def there(self) -> bool:
+        try:
+            return self.stream.isatty()
+        except (AttributeError, ValueError):  # None in a program without a console; closed
+            return False
+
+    def show(self, text: str) -> None:
+        with self._lock:
+            self._write(f"\r\x1b[K{text}")
+            self._shown = True
+
+    def erase(self) -> None:
+        with self._lock:
+            if self._shown:
+                self._shown = False
+                self._write("\r\x1b[K")
+
+    def end(self, text: str) -> None:
+        """A last text, which stays."""
+        with self._lock:
+            self._write(f"\r\x1b[K{text}\n")
+            self._shown = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # the terminal is gone
+            pass
+
+
+LINE = TerminalLine()
+"""Of this program."""
