@@ -155,6 +155,25 @@ def test_a_drain_comes_before_the_savepoint_and_stops_all_checkpoints() -> None:
     assert only(answers(driver.exit())).error is None
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["plain", "drained"])
+@pytest.mark.parametrize("second", [False, True], ids=["plain", "drained"])
+def test_a_job_is_stopped_once_also_while_the_savepoint_waits_for_its_turn(first: bool, second: bool) -> None:
+    driver = running(max_concurrent=1)
+    driver.do(lambda now: driver.master.on_checkpoint_request(9, True, now, "/savepoints/before"))
+    stop(driver, 1, drain=first)
+    if first:
+        driver.end_of_data()
+    out = stop(driver, 2, drain=second)
+    assert "being stopped" in str(only(answers(out)).error)
+    assert not driver.sent(DrainSources, out)
+    driver.ack_all(1)
+    assert driver.sent(TriggerCheckpoint, driver.written(1))[0][1].barrier.stop
+    driver.ack_all(2)
+    assert driver.sent(Finish, driver.written(2))
+    driver.finish_all()
+    assert answers(driver.exit()) == [CheckpointRequestDone(1, CheckpointId(2), None, TARGET)]
+
+
 def test_a_drain_whose_savepoint_fails_goes_on_from_the_latest_checkpoint_without_using_up_a_restart() -> None:
     driver = running(NoRestart())
     driver.wait(1_000)

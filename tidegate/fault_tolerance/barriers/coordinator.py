@@ -199,7 +199,7 @@ class CheckpointCoordinator:
         """A user wants the job to end with a savepoint; answered by CheckpointRequestDone when it cannot be taken. When
         it is complete it is in `stopped`, and answered at the end of the job."""
         request = CheckpointRequest(CheckpointKind.SAVEPOINT, request_id, target, stop=True)
-        if self.stopped is not None or self._drain is not None or self._stop_pending is not None:
+        if self._is_stopping:
             self._refuse_request(request, "the job is being stopped already")
         elif self._attempt is None or self._final_from is not None:
             self._queue_request(request)
@@ -213,8 +213,11 @@ class CheckpointCoordinator:
         return self._flush(now_ms)
 
     @property
-    def _stop_pending(self) -> PendingCheckpoint | None:
-        return next((p for p in self._pending.values() if p.request.stop), None)
+    def _is_stopping(self) -> bool:
+        """A savepoint to stop with is complete, under way, waits for its turn, or for the end of drained sources."""
+        if self.stopped is not None or self._drain is not None or self._decider.stop_queued:
+            return True
+        return any(p.request.stop for p in self._pending.values())
 
     def _queue_request(self, request: CheckpointRequest) -> None:
         verdict = self._decider.request(request)

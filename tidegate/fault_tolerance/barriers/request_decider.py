@@ -85,6 +85,11 @@ class RequestDecider:
         self._queue.append(request)
         return Queueing.QUEUED
 
+    @property
+    def stop_queued(self) -> bool:
+        """A savepoint to stop with waits for its turn."""
+        return any(request.stop for request in self._queue)
+
     def on_wanted(self, now_ms: float) -> None:
         """The next periodic one should come now rather than at its time; the minimum pause is kept. Without an interval
         there are none."""
