@@ -132,7 +132,10 @@ def print_exceptions(answer: Document) -> None:
     for failure in answer["failures"]:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failure["at_ms"] / 1000))
         down = failure["downtime_ms"]
-        print(f"{at}  attempt {failure['attempt']}  " + ("" if down is None else f"down for {_seconds(down)}"))
+        caught_up = failure["catch_up_ms"]
+        told = [f"attempt {failure['attempt']}", "" if down is None else f"down for {_seconds(down)}"]
+        told += ["" if caught_up is None else f"caught up after {_seconds(caught_up)} more", _plain(failure["verdict"])]
+        print("  ".join(filter(None, [at, *told])))
         print("\n".join(_plain(line) for line in [failure["summary"], *failure["traceback"].splitlines()]), "\n")
 
 

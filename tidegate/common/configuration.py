@@ -15,6 +15,11 @@ _SECRET_WORDS = ("password", "secret", "token", "apikey", "api-key", "access-key
 
 HIDDEN = "******"
 
+DEFAULT = "default"
+PROGRAM = "program"  # a call of the program: `env.set_parallelism`, `CheckpointConfig`, ...
+CONFIGURATION = "configuration"  # the configuration that the program gave to its environment
+COMMAND = "tidegate run"  # its arguments
+
 
 def looks_secret(key: str) -> bool:
     """The value of such a key is not to be shown."""
@@ -29,6 +34,7 @@ class Configuration:
 
     def __init__(self, other: Configuration | None = None) -> None:
         self._values: dict[str, Any] = {} if other is None else dict(other._values)
+        self._sources: dict[str, str] = {} if other is None else dict(other._sources)  # of keys not set by a call
 
     # ------------------------------------------------------------ PyFlink's methods
 
@@ -80,7 +86,10 @@ class Configuration:
     def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:
         """Take over all of `other`, with `prefix` before each key."""
         for key, value in other._values.items():
-            self._values[(prefix or "") + key] = value
+            full = (prefix or "") + key
+            self._set(full, value)
+            if key in other._sources:
+                self._sources[full] = other._sources[key]
         return self
 
     def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
@@ -125,6 +134,16 @@ class Configuration:
                 return option.parse(value, key)
         return copy.copy(option.default)  # lists and dicts belong to the caller
 
+    def come_from(self, source: str) -> Configuration:
+        """All that is set so far came from there; what is set later comes from the program."""
+        self._sources = dict.fromkeys(self._values, source)
+        return self
+
+    def source_of(self, *keys: str) -> str:
+        """Where the value of the first of them that is set came from."""
+        found = next((key for key in keys if key in self._values), "")
+        return self._sources.get(found, PROGRAM)
+
     def contains(self, option: ConfigOption) -> bool:
         """Whether the option is set, under its key or an alias."""
         return any(key in self._values for key in option.keys)
@@ -137,6 +156,7 @@ class Configuration:
         if value is None:
             raise ConfigurationError(f"{key} = None is not allowed; use remove_config({key!r}) to take it out.")
         self._values[key] = value
+        self._sources.pop(key, None)
         return self
 
     @staticmethod

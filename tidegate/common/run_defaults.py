@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from tidegate.common.configuration import Configuration
+from tidegate.common.configuration import COMMAND, Configuration
 from tidegate.common.errors import ConfigurationError
 
 VARIABLE = "TIDEGATE_RUN_DEFAULTS"
@@ -18,6 +18,6 @@ def run_defaults() -> Configuration:
     if not text:
         return Configuration()
     try:
-        return Configuration.from_dict(dict(json.loads(text)))
+        return Configuration.from_dict(dict(json.loads(text))).come_from(COMMAND)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"the environment variable {VARIABLE} is not a JSON object: {error}") from error

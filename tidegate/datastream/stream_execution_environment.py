@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.common import options
-from tidegate.common.configuration import Configuration
+from tidegate.common.configuration import CONFIGURATION, Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.execution_config import ExecutionConfig
 from tidegate.common.job_id import JobID
@@ -75,7 +75,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         if self._default_local_parallelism is not None and not self._configuration.contains(options.PARALLELISM):
             self._configuration.set(options.PARALLELISM, self._default_local_parallelism)
         if configuration is not None:
-            self._configuration.add_all(configuration)
+            self._configuration.add_all(Configuration(configuration).come_from(CONFIGURATION))
         self._spark = checked_session(spark)  # SparkSession, None: the active one, or a new one
         self._operators: list[OperatorTransformation] = []  # since the last execute, in the order of their making
         self._python_files: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidegate.common.ids import AttemptNumber
 from tidegate.protocol.instructions import AttemptFailure
 from tidegate.protocol.messages import FailureInfo
@@ -42,4 +44,8 @@ class FailureHistory:
     def replace_latest(self, failure: FailureInfo) -> None:
         """What was recorded turned out to follow from `failure`."""
         latest = self._entries[-1]
-        self._entries[-1] = AttemptFailure(latest.attempt, latest.at_ms, failure)
+        self._entries[-1] = replace(latest, failure=failure)
+
+    def decided(self, verdict: str) -> None:
+        """What follows from the latest."""
+        self._entries[-1] = replace(self._entries[-1], verdict=verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import assert_never
 
 from tidegate.common import options
 from tidegate.common.ids import AttemptNumber
@@ -17,8 +18,7 @@ from tidegate.jobmanager.gang import Gang
 from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.outbox import Outbox
 from tidegate.jobmanager.recovery_policy import RecoveryPolicy
-from tidegate.jobmanager.restart_strategies import RestartDecision
-from tidegate.jobmanager.split_discovery import SplitDiscovery
+from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision
 from tidegate.jobmanager.state_assignment import StateAssigner
 from tidegate.protocol.instructions import CancelGang, StatusChanged
 from tidegate.protocol.messages import FailureInfo, FaultToleranceMessage, Register, SlotToMaster
@@ -44,8 +44,6 @@ class Job:
         self.policy = policy
         self.assigner = assigner
         self.plan_for = plan_for
-        self.discovery = SplitDiscovery(graph)
-        model.keep_in_snapshots(self.discovery.states)
         self.out = Outbox()
         self.failures = FailureHistory()
         self.collected = CollectLedger(any_first=from_snapshot)
@@ -102,7 +100,19 @@ class Job:
             self.out.log(logging.WARNING, verdict.warning)
         if verdict.falls_back:
             self.collected.start_over()
+        self.failures.decided(verdict.warning or told(verdict.decision))
         return verdict.decision
+
+
+def told(decision: RestartDecision) -> str:
+    """For people to read."""
+    match decision:
+        case RestartAfter(delay_ms):
+            return f"restart after {delay_ms / 1000:,.3g} s" if delay_ms else "restart at once"
+        case GiveUp(reason):
+            return f"no restart: {reason}"
+        case _:
+            assert_never(decision)
 
 
 def _ordinal(number: int) -> str:

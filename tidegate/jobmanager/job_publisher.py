@@ -14,6 +14,7 @@ from tidegate.common.ids import AttemptNumber, SubtaskIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import MetricReport
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.catch_up import RecoveryWatch
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_view import (
     JobView,
@@ -91,6 +92,7 @@ class MasterPublisher:
         self._submitted = AttemptNumber(0)
         self._due: float | None = None  # set while something is unpublished
         self._published = -_INTERVAL_MS  # when
+        self._recoveries = RecoveryWatch()
 
     def after_step(self, instructions: Sequence[Instruction], now_ms: float) -> None:
         urgent = False
@@ -127,12 +129,16 @@ class MasterPublisher:
             WorkerInfo(slot=m.slot, host=m.host, pid=m.pid, attempt=master.attempt, records_in=records_in(m.metrics))
             for m in members
         )
+        metrics = _all_metrics([m.metrics for m in members])
+        failed = (master.failures[-1].attempt, master.failures[-1].at_ms) if master.failures else None
+        running = master.status is JobStatus.RUNNING
         self._publisher.accumulators = tuple(m.accumulators for m in members)
         self._publisher.update(
             attempt=master.attempt,
             workers=workers,
             subtasks=view.subtasks if _same_places(workers, view.workers) and view.workers else self._places(workers),
-            metrics=_all_metrics([m.metrics for m in members]),
+            metrics=metrics,
+            recoveries=self._recoveries.look(failed, running, master.attempt, metrics, now_ms),
             checkpoints=master.fault_tolerance.view(),
             failures=master.failures,
             **{**self._statuses.fields(), "status_name": master.status.name},

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from tidegate.common import options
-from tidegate.common.configuration import HIDDEN, Configuration, looks_secret
+from tidegate.common.configuration import DEFAULT, HIDDEN, Configuration, looks_secret
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
 from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
 from tidegate.graph.boundedness import unbounded_sources
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.catch_up import RecoveryView
 from tidegate.protocol.instructions import AttemptFailure
 
 
@@ -95,7 +96,8 @@ class SettingView(View, frozen=True):
 
     key: str
     value: str  # as one would write it; hidden when the key looks like that of a secret
-    given: bool  # by the program, the command line or the environment; False: it is the default
+    given: bool  # False: it is the default
+    source: str = ""  # where it came from: `common.configuration` has the list; "": of a view before there was one
 
 
 class JobView(View, frozen=True):
@@ -117,6 +119,7 @@ class JobView(View, frozen=True):
     stages: tuple[StageView, ...] = ()  # in BATCH mode: of the current attempt, by stage
     failures: tuple[AttemptFailure, ...] = ()  # the first one and the latest ones, oldest first
     configuration: tuple[SettingView, ...] = ()
+    recoveries: tuple[RecoveryView, ...] = ()  # the latest ones, oldest first
     bounded: bool = False  # it comes to an end by itself
 
     @property
@@ -181,10 +184,13 @@ def settings_of(configuration: Configuration) -> tuple[SettingView, ...]:
     found = []
     for option in options.ALL_OPTIONS:
         value = HIDDEN if looks_secret(option.key) else option.format(configuration.get(option))
-        found.append(SettingView(key=option.key, value=value, given=configuration.contains(option)))
+        given = configuration.contains(option)
+        source = configuration.source_of(*option.keys) if given else DEFAULT
+        found.append(SettingView(key=option.key, value=value, given=given, source=source))
     for key, value in sorted(configuration.to_dict().items()):
         if key not in options.KEYS:
-            found.append(SettingView(key=key, value=HIDDEN if looks_secret(key) else value, given=True))
+            shown = HIDDEN if looks_secret(key) else value
+            found.append(SettingView(key=key, value=shown, given=True, source=configuration.source_of(key)))
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from tidegate.common.errors import InternalError, check_internal
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.gang import Gang
-from tidegate.jobmanager.job import Job
+from tidegate.jobmanager.job import Job, told
 from tidegate.jobmanager.job_state import Due, JobState
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision
 from tidegate.protocol.instructions import JobEnded
@@ -95,7 +95,10 @@ def better_cause(job: Job, message: TaskFailed, now_ms: float) -> RestartDecisio
     job.tell_of(job.failures.entries[-1].attempt, failure)
     if failure.permanent or failure.corrupt_checkpoint:
         return job.decide(failure, now_ms)
-    return job.policy.on_known_cause(failure)
+    given_up = job.policy.on_known_cause(failure)
+    if given_up is not None:
+        job.failures.decided(told(given_up))
+    return given_up
 
 
 class Failing(JobState):

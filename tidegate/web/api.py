@@ -33,7 +33,7 @@ _SCRIPT = "text/javascript; charset=utf-8"
 _STATIC = {  # the page: path -> file, content type
     "/": ("index.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
-    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("app", "dom", "graph", "views")},
+    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("app", "dom", "graph", "metrics", "views")},
 }
 _SESSIONS = (("POST", "/v1/login"), ("POST", "/v1/logout"))
 JSON = "application/json"
@@ -54,9 +54,9 @@ ROUTES = (
         "checkpoint",
         "One checkpoint by vertex and subtask, with those that did not answer.",
     ),
-    Route("GET", "/v1/jobs/{job}/exceptions", "exceptions", "Failures with root cause, traceback and downtime."),
+    Route("GET", "/v1/jobs/{job}/exceptions", "exceptions", "Failures: cause, traceback, verdict, downtime, catch-up."),
     Route("GET", "/v1/jobs/{job}/metrics", "metrics", "Every metric with its type."),
-    Route("GET", "/v1/jobs/{job}/config", "config", "The settings in force, and whether each was given."),
+    Route("GET", "/v1/jobs/{job}/config", "config", "The settings in force, and where each came from."),
     Route("GET", "/v1/jobs/{job}/events", "events", "The job as server-sent events: `job` when it changes, `end`.", {},
           "text/event-stream"),
     Route("POST", "/v1/jobs/{job}/savepoint", "savepoint", "Take a savepoint; answers when it is complete.",

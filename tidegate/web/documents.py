@@ -23,17 +23,21 @@ from tidegate.common.metric_values import (
     NUM_RECORDS_IN_RATE,
     NUM_RECORDS_OUT,
     NUM_RECORDS_OUT_RATE,
+    PENDING_RECORDS,
+    WATERMARK_LAG,
     MetricReport,
     numbers_of,
 )
 from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.fault_tolerance.checkpoint_view import CheckpointView, SubtaskCheckpoint
+from tidegate.jobmanager.catch_up import lag_of
 from tidegate.jobmanager.job_view import JobView, VertexView
 from tidegate.web.jobs import NotThereError
 
 Document = dict[str, Any]
 
 _SUMMED = (NUM_RECORDS_IN, NUM_RECORDS_OUT, NUM_RECORDS_IN_RATE, NUM_RECORDS_OUT_RATE, NUM_BYTES_IN, NUM_BYTES_OUT)
+_OF_CHECKPOINTS = ("execution.checkpointing.", "state.backend.type", "tidegate.checkpoint.")
 _FIGURES = (
     "end_to_end_ms",
     "start_delay_ms",
@@ -88,6 +92,8 @@ def job(view: JobView, now_ms: float) -> Document:
         "stages": msgspec.to_builtins(view.stages),
         "status_history": msgspec.to_builtins(view.status_history),
         "downtime_ms": round(downtime_ms(view, now_ms)),
+        "lag": msgspec.to_builtins(lag_of(view.metrics)),
+        "bounded": view.bounded,
     }
 
 
@@ -142,6 +148,8 @@ def _vertex(vertex: VertexView, metrics: Iterable[MetricReport], state: dict[tup
     figures |= {name: max(values[name]) for name in (BUSY_MS, BACK_PRESSURED_MS) if values[name]}
     figures |= {IDLE_MS: min(values[IDLE_MS])} if values[IDLE_MS] else {}
     figures |= {INPUT_WATERMARK: min(values[INPUT_WATERMARK])} if values[INPUT_WATERMARK] else {}
+    figures |= {PENDING_RECORDS: sum(values[PENDING_RECORDS])} if values[PENDING_RECORDS] else {}
+    figures |= {WATERMARK_LAG: max(values[WATERMARK_LAG])} if values[WATERMARK_LAG] else {}
     sizes = [size for (number, _), size in state.items() if number == vertex.vertex]
     return {
         **msgspec.to_builtins(vertex),
@@ -162,9 +170,28 @@ def checkpoints(view: JobView) -> Document:
         },
         "failures_by_reason": found.failures_by_reason,
         "summary": msgspec.to_builtins(found.summary),
-        "restores": msgspec.to_builtins(found.restores[::-1]),
+        "restores": _restores(view)[::-1],
+        "configuration": [
+            {"key": s.key, "value": s.value, "source": s.source}
+            for s in view.configuration
+            if s.key.startswith(_OF_CHECKPOINTS)
+        ],
         "checkpoints": [_checkpoint(c) for c in reversed(found.history)],
     }
+
+
+def _restores(view: JobView) -> list[Document]:
+    """Oldest first. `fell_back_from`: the checkpoint that was tried before it and turned out to be damaged."""
+    found, before = [], 0.0
+    for restore in view.checkpoints.restores:
+        damaged = [
+            f.failure.corrupt_checkpoint
+            for f in view.failures
+            if f.failure.corrupt_checkpoint and before < f.at_ms <= restore.at_ms
+        ]
+        found.append({**msgspec.to_builtins(restore), "fell_back_from": damaged[-1] if damaged else None})
+        before = restore.at_ms
+    return found
 
 
 def checkpoint(view: JobView, number: int) -> Document:
@@ -240,7 +267,8 @@ def _spread(values: list[float]) -> Document:
 
 
 def exceptions(view: JobView) -> Document:
-    """The failures that are kept (the first and the latest), the newest first."""
+    """The failures that are kept (the first and the latest), the newest first: each with what the restart strategy
+    said, how long the job was down, and how long it took to catch up."""
     return {
         "failures": [
             {
@@ -251,12 +279,23 @@ def exceptions(view: JobView) -> Document:
                 "subtask": None if f.failure.subtask < 0 else f.failure.subtask,
                 "traceback": f.failure.traceback,
                 "permanent": f.failure.permanent,
+                "verdict": f.verdict,
                 "downtime_ms": _downtime_after(view, f.at_ms),
+                **_catch_up(view, f.attempt),
             }
             for f in reversed(view.failures)
         ],
         "restarts": view.attempt,
     }
+
+
+def _catch_up(view: JobView, attempt: int) -> Document:
+    """`caught_up`: whether the job is where it was before the failure; None: its sources cannot tell."""
+    found = next((r for r in view.recoveries if r.attempt == attempt), None)
+    if found is None or found.lag_before is None:
+        return {"caught_up": None, "catch_up_ms": None}
+    took = found.catch_up_ms
+    return {"caught_up": took is not None, "catch_up_ms": None if took is None else round(took, 1)}
 
 
 def metrics(view: JobView) -> Document:

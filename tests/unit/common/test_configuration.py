@@ -308,3 +308,14 @@ def test_execution_config_refuses_wrong_values() -> None:
     ):
         with pytest.raises(ConfigurationError):
             wrong()
+
+
+def test_each_value_knows_where_it_came_from() -> None:
+    given = Configuration.from_dict({"a": 1, "b": 2, "c": 3}).come_from("configuration")
+    command = Configuration.from_dict({"c": 4, "d": 5}).come_from("tidegate run")
+    both = Configuration(command.add_all(given))
+    both.set_string("b", "7")
+    sources = {key: both.source_of(key) for key in sorted(both.key_set())}
+    assert sources == {"a": "configuration", "b": "program", "c": "configuration", "d": "tidegate run"}
+    assert both.source_of("unset", "d") == "tidegate run"
+    assert Configuration.from_dict({"a": 1}) == Configuration.from_dict({"a": 1}).come_from("elsewhere")

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, EdgeId, OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
+from tidegate.connectors.collection import CollectionSource
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.barriers.job import BarrierCheckpoints
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
@@ -53,7 +54,11 @@ def graph(parallelism: int = 2, sources: int | None = None, max_parallelism: int
     """source -> keyed, hash partitioned."""
     width = parallelism if sources is None else sources
     source = JobVertex(
-        VertexId(0), "source", (OperatorNode(SOURCE, "source", "src", SourceSpec(None)),), width, max_parallelism
+        VertexId(0),
+        "source",
+        (OperatorNode(SOURCE, "source", "src", SourceSpec(CollectionSource([]))),),
+        width,
+        max_parallelism,
     )
     keyed = JobVertex(
         VertexId(1),
@@ -69,7 +74,9 @@ def graph(parallelism: int = 2, sources: int | None = None, max_parallelism: int
 def chain_of(*names: str, parallelism: int = 1) -> JobGraph:
     """One vertex with operators of these names; the name is the uid."""
     nodes = tuple(
-        OperatorNode(OperatorId(name.ljust(32, "0")), name, name, SourceSpec(None) if i == 0 else MapSpec(None))
+        OperatorNode(
+            OperatorId(name.ljust(32, "0")), name, name, SourceSpec(CollectionSource([])) if i == 0 else MapSpec(None)
+        )
         for i, name in enumerate(names)
     )
     return JobGraph("job", "test job", (JobVertex(VertexId(0), "chain", nodes, parallelism, 128),), ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from typing import Any
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.web.web_kit import MARKUP, FakeJobs, sample_view
 from tidegate.common.metric_values import BUSY_MS, GaugeValue, MetricReport
+from tidegate.jobmanager.catch_up import Lag, RecoveryView
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web import documents
 from tidegate.web.access import Gate
@@ -88,6 +90,37 @@ def test_exceptions_have_the_root_cause_and_the_downtime() -> None:
     assert failure["operator"] == f"{MARKUP} count"
     assert "ValueError" in failure["traceback"]
     assert failure["downtime_ms"] >= 10
+    assert failure["verdict"] == "restart after 0.01 s"
+    assert failure["caught_up"] is None  # its source does not tell how far behind it is
+
+
+def test_a_catch_up_is_told_once_it_is_over() -> None:
+    view = sample_view()
+    before = Lag(measure="pendingRecords", value=1.0, slack=1.0)
+    recovery = RecoveryView(attempt=0, failed_ms=1.0, running_ms=2_000.0, lag_before=before)
+    (failure,) = ask("JOB/exceptions", msgspec.structs.replace(view, recoveries=(recovery,)))["failures"]
+    assert (failure["caught_up"], failure["catch_up_ms"]) == (False, None)
+    over = msgspec.structs.replace(recovery, caught_up_ms=5_500.0)
+    (failure,) = ask("JOB/exceptions", msgspec.structs.replace(view, recoveries=(over,)))["failures"]
+    assert (failure["caught_up"], failure["catch_up_ms"]) == (True, 3_500.0)
+
+
+def test_restores_tell_of_a_damaged_checkpoint_that_was_tried_before() -> None:
+    view = sample_view()
+    (failed,) = view.failures
+    damaged = dataclasses.replace(failed, failure=msgspec.structs.replace(failed.failure, corrupt_checkpoint=9))
+    assert ask("JOB/checkpoints")["restores"][0]["fell_back_from"] is None
+    answer = ask("JOB/checkpoints", msgspec.structs.replace(view, failures=(damaged,)))
+    assert answer["restores"][0]["fell_back_from"] == 9
+
+
+def test_the_settings_of_checkpoints_are_beside_them() -> None:
+    settings = {s["key"]: s for s in ask("JOB/checkpoints")["configuration"]}
+    assert settings["execution.checkpointing.interval"]["value"] == "100 ms"
+    assert settings["execution.checkpointing.interval"]["source"] == "program"
+    assert settings["execution.checkpointing.mode"]["value"] == "EXACTLY_ONCE"
+    assert settings["state.backend.type"]["source"] == "default"
+    assert "parallelism.default" not in settings
 
 
 def test_metrics_have_their_types() -> None:
@@ -103,7 +136,11 @@ def test_the_configuration_is_what_is_in_force_and_hides_secrets() -> None:
         "key": "execution.checkpointing.interval",
         "value": "100 ms",
         "given": True,
+        "source": "program",
     }
+    assert settings["pipeline.name"]["source"] == "configuration"
+    assert settings["parallelism.default"]["source"] == "configuration"
+    assert settings["pipeline.max-parallelism"]["source"] == "default"
     assert settings["heartbeat.interval"]["given"] is False
     assert settings["spark.hadoop.fs.s3a.secret.key"]["value"] == "******"
     assert b"hunter2" not in sample_view().to_json()

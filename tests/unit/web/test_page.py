@@ -131,6 +131,7 @@ def test_checkpoints_with_a_plot_and_the_details_of_one(page: Page) -> None:
     page.wait(lambda: page.all("section[aria-label=checkpoint] tbody tr"))
     assert "min / median / max" in page.text
     assert "Restores" in page.text
+    assert "execution.checkpointing.interval" in page.text
     assert page.complaints == []
 
 
@@ -141,10 +142,29 @@ def test_failures_and_the_configuration(page: Page) -> None:
     page.wait(lambda: "ValueError" in page.text)
     assert f"{MARKUP} in a record" in page.text
     assert "down for" in page.text
+    assert "restart after 0.01 s" in page.text
     page.tab("config")
     page.wait(lambda: "execution.checkpointing.interval" in page.text)
     assert "******" in page.text
     assert "hunter2" not in page.text
+    assert "tidegate run" not in page.text
+    assert {row.text.split()[-1] for row in page.all("main tbody tr")} == {"default", "program", "configuration"}
+    assert page.complaints == []
+
+
+def test_metrics_are_searched_as_one_types(page: Page) -> None:
+    page.open()
+    page.to_job()
+    page.tab("metrics")
+    page.wait(lambda: "numRecordsIn" in page.text)
+    box = page.all("#filter")[0]
+    box.click()
+    for letter in "SEEN":
+        box.send_keys(letter)
+    page.wait(lambda: len(page.all("main tbody tr")) == 2)
+    assert "parser.seen" in page.text
+    assert page.script("return document.activeElement.id") == "filter"  # it keeps the keyboard
+    assert page.script("return document.activeElement.value") == "SEEN"
     assert page.complaints == []
 
 

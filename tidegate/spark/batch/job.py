@@ -21,8 +21,15 @@ from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.jobmanager.failure_history import FailureHistory
+from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
-from tidegate.jobmanager.restart_strategies import FixedDelay, GiveUp, RestartStrategy, make_restart_strategy
+from tidegate.jobmanager.restart_strategies import (
+    FixedDelay,
+    GiveUp,
+    RestartAfter,
+    RestartStrategy,
+    make_restart_strategy,
+)
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.protocol.instructions import JobEnded
 from tidegate.protocol.messages import FailureInfo
@@ -183,6 +190,7 @@ class BatchJob:
                 failure = FailureInfo(summary=summarize(error)) if told is None else told
             self._record(failure)
             verdict = self._policy.on_failure(failure, told is not None, self._clock.now_ms())
+            self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
             if isinstance(verdict, str):
                 return None, verdict
             log.warning("job %s: run %d failed: %s", self._plan.graph.name, self._run_number, failure.summary)
@@ -217,6 +225,10 @@ class BatchJob:
 
     def _record(self, failure: FailureInfo) -> None:
         self._failures.record(AttemptNumber(self._run_number), failure, self._clock.now_ms())
+        self._publisher.update(failures=self._failures.entries)
+
+    def _decided(self, verdict: str) -> None:
+        self._failures.decided(verdict)
         self._publisher.update(failures=self._failures.entries)
 
     def _changed(self, status: JobStatus) -> None:

@@ -1,12 +1,13 @@
 // What is shown follows the address (#/ or #/job/ID/TAB); a job's page is brought up to date by server-sent events.
 
 import { badge, el, show } from "./dom.js";
+import { metricsView } from "./metrics.js";
 import { checkpointsView, configView, failuresView, jobsView, overview } from "./views.js";
 
-const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["failures", "Failures"], ["config", "Configuration"]];
+const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["failures", "Failures"], ["metrics", "Metrics"], ["config", "Configuration"]];
 const ENDED = ["FINISHED", "CANCELED", "FAILED"];
 const main = document.getElementById("main"), live = document.getElementById("live"), message = document.getElementById("message");
-const state = { access: null, job: null, vertex: null, checkpoint: null, events: null, timer: null, drawing: 0 };
+const state = { access: null, job: null, vertex: null, checkpoint: null, filter: "", events: null, timer: null, drawing: 0 };
 
 class Refused extends Error {
   constructor(status, text) { super(text); this.status = status; }
@@ -137,6 +138,7 @@ function draw() {
       const detail = known ? await call("GET", `${base}/checkpoints/${state.checkpoint}`) : null;
       content = checkpointsView(answer, detail, (n) => { state.checkpoint = state.checkpoint === n ? null : n; draw(); });
     } else if (tab === "failures") content = failuresView(await call("GET", `${base}/exceptions`));
+    else if (tab === "metrics") content = metricsView(await call("GET", `${base}/metrics`), job, state.filter, (text) => { state.filter = text; draw(); });
     else if (tab === "config") content = configView(await call("GET", `${base}/config`));
     else {
       const vertex = state.vertex === null ? null : await call("GET", `${base}/vertices/${state.vertex}`);

@@ -24,9 +24,13 @@ function fill(node, attributes, children) {
 
 // Replaces what an element holds; the element that has the keyboard keeps it, by its data-key.
 export function show(container, ...children) {
-  const key = document.activeElement?.dataset?.key;
+  const active = document.activeElement, key = active?.dataset?.key;
+  const caret = active?.type === "search" ? active.selectionStart : null;
   container.replaceChildren(...children.flat(Infinity).filter((c) => c));
-  if (key) [...container.querySelectorAll("[data-key]")].find((e) => e.dataset.key === key)?.focus({ preventScroll: true });
+  const next = key && [...container.querySelectorAll("[data-key]")].find((e) => e.dataset.key === key);
+  if (!next) return;
+  next.focus({ preventScroll: true });
+  if (caret !== null) next.setSelectionRange(caret, caret);
 }
 
 export function table(columns, rows, attributes = () => ({})) {
@@ -37,7 +41,7 @@ export function table(columns, rows, attributes = () => ({})) {
 }
 
 export function cards(pairs) {
-  return el("div", { class: "cards" }, pairs.map(([name, value, kind]) => el("div", { class: "card" }, el("span", {}, name), el("b", { class: kind }, value))));
+  return el("div", { class: "cards" }, pairs.filter(Boolean).map(([name, value, kind]) => el("div", { class: "card" }, el("span", {}, name), el("b", { class: kind }, value))));
 }
 
 // ---------------------------------------------------------------- figures as people read them

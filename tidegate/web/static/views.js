@@ -27,6 +27,7 @@ export function overview(job, vertex, choose) {
       ["Records in", rate(job.records_in_per_second)], ["Records out", rate(job.records_out_per_second)],
       ["Checkpoints", `${number(job.checkpoints_completed)} done`], ["Failed checkpoints", number(job.checkpoints_failed), job.checkpoints_failed ? "bad" : ""],
       ["Workers", number(job.workers)],
+      job.lag && ["Behind", job.lag.measure === "pendingRecords" ? `${number(job.lag.value)} records` : lag(job.lag.value)],
     ]),
     el("div", { class: "legend" }, el("span", {}, el("i", { class: "b" }), "busy"), el("span", {}, el("i", { class: "p" }), "back-pressured"),
       el("span", {}, el("i", { class: "i" }), "idle"), el("span", {}, "click a box for its subtasks")),
@@ -46,6 +47,10 @@ function stages(found) {
   ], found);
 }
 
+// Event time of a test may begin at 0: such a distance to the clock tells nothing.
+const lag = (ms) => (ms === undefined || ms === null || ms > 3.15e11 ? "–" : duration(Math.max(0, ms)));
+const behind = (m) => (m.pendingRecords !== undefined ? `${number(m.pendingRecords)} records` : lag(m.watermarkLag));
+
 function vertexPanel(v) {
   const own = v.subtasks.flatMap((s) => Object.entries(s.operator_metrics).map(([name, value]) => ({ subtask: s.subtask, name, value })));
   return el("section", { class: "panel", "aria-label": "subtasks" },
@@ -59,6 +64,7 @@ function vertexPanel(v) {
       ["Bytes in / out", (s) => `${bytes(s.metrics.numBytesIn)} / ${bytes(s.metrics.numBytesOut)}`, "n"],
       ["Queued in / out", (s) => `${number(s.metrics.inputQueueLength)} / ${number(s.metrics.outputQueueLength)}`, "n"],
       ["Watermark", (s) => watermark(s.metrics.currentInputWatermark), "n"],
+      ...(v.subtasks.some((s) => behind(s.metrics) !== "–") ? [["Behind", (s) => behind(s.metrics), "n"]] : []),
       ["State", (s) => bytes(s.state_bytes), "n"],
       ["Worker", (s) => (s.pid ? `${s.host}:${s.pid}` : "–")],
     ], v.subtasks),
@@ -88,7 +94,10 @@ export function checkpointsView(answer, detail, choose) {
     el("h2", {}, "Over all completed"),
     table([["Figure", (s) => s.title], ["Minimum", (s) => s.text(s.minimum), "n"], ["Average", (s) => s.text(s.average), "n"], ["Maximum", (s) => s.text(s.maximum), "n"]], spreads),
     el("h2", {}, "Restores"),
-    table([["Checkpoint", (r) => r.checkpoint_id, "n"], ["At", (r) => time(r.at_ms)]], answer.restores),
+    table([["Checkpoint", (r) => r.checkpoint_id, "n"], ["At", (r) => time(r.at_ms)],
+      ["", (r) => (r.fell_back_from ? el("span", { class: "bad" }, `fell back: checkpoint ${r.fell_back_from} is damaged`) : ""), "long"]], answer.restores),
+    el("h2", {}, "Configuration"),
+    table([["Key", (s) => s.key, "long"], ["Value", (s) => s.value, "long"], ["From", (s) => s.source]], answer.configuration),
   ];
 }
 
@@ -111,15 +120,22 @@ function checkpointPanel(c) {
     }));
 }
 
+function caughtUp(f) {
+  if (f.downtime_ms === null) return "";
+  if (f.caught_up === null) return " · its sources do not tell how far behind it is";
+  return f.caught_up ? ` · caught up after ${duration(f.catch_up_ms)} more` : " · catching up";
+}
+
 export function failuresView(answer) {
   if (!answer.failures.length) return [el("p", { class: "soft" }, "No failure so far.")];
   return answer.failures.map((f) => el("section", { class: "panel" },
     el("p", {}, el("strong", { class: "bad" }, `attempt ${f.attempt}`), ` ${time(f.at_ms)} · `,
-      f.operator ? `${f.operator}, subtask ${f.subtask} · ` : "", f.downtime_ms === null ? "not running again" : `down for ${duration(f.downtime_ms)}`),
+      f.operator ? `${f.operator}, subtask ${f.subtask} · ` : "", f.downtime_ms === null ? "not running again" : `down for ${duration(f.downtime_ms)}`, caughtUp(f)),
+    f.verdict ? el("p", { class: "soft" }, "Restart strategy: ", el("strong", {}, f.verdict)) : null,
     el("p", {}, f.summary), f.traceback ? el("pre", { tabindex: 0 }, f.traceback) : null));
 }
 
 export function configView(answer) {
   const sorted = [...answer.configuration].sort((a, b) => b.given - a.given || a.key.localeCompare(b.key));
-  return [table([["Key", (s) => s.key, "long"], ["Value", (s) => s.value, "long"], ["From", (s) => (s.given ? "given" : "default"), ""]], sorted)];
+  return [table([["Key", (s) => s.key, "long"], ["Value", (s) => s.value, "long"], ["From", (s) => s.source || (s.given ? "given" : "default"), ""]], sorted)];
 }
