@@ -29,13 +29,13 @@ class TransactionalWriter(SinkWriter[Record, str]):
         self._rows: list[Record] = []
         self._staged: list[str] = []  # since the last prepare_commit
         self._prepared: list[str] = []  # since the last snapshot_state
-        self._parallelism = context.parallelism
-        # How often the input was over, in this and in restored attempts. After a rescale tasks that had come to their
-        # end may do so again, in another number; and the end that a drain makes is not the real one.
+        # How often the input was over, in this and in restored attempts. After a rescale, of its own operator or of one
+        # before it, tasks that had come to their end may do so again; and the end that a drain makes is not the real
+        # one.
         self._ends = sum(
             ends
-            for parallelism, run, ends in context.restored_state
-            if parallelism == context.parallelism and run not in current().drained_runs
+            for epoch, run, ends in context.restored_state
+            if epoch == current().epoch and run not in current().drained_runs
         )
 
     def write_batch(self, values: list[Record], timestamps: list[int] | None) -> None:
@@ -63,7 +63,7 @@ class TransactionalWriter(SinkWriter[Record, str]):
         for name in self._prepared:
             current().transactions[name].checkpoint = checkpoint_id
         self._prepared = []
-        return [(self._parallelism, current().run_number, self._ends)]
+        return [(current().epoch, current().run_number, self._ends)]
 
 
 class TransactionCommitter(Committer[str]):

@@ -6,7 +6,9 @@ Operators are matched by id. With the same parallelism every subtask gets back w
 - split list state: all items in the order of the old subtasks, cut into equal shares,
 - union list state: everything, to everyone (also without a change of parallelism: that is what union means),
 - broadcast state: the copy of one old subtask,
-- in-flight records of channels: see `channel_assignment`.
+- in-flight records of channels: see `channel_assignment`,
+- the end of data: a subtask that had come to it is there still only when all that feed it now are there too. Otherwise
+  records may come to it that went to others before, and its operators have to finish again.
 
 Another max parallelism for keyed state is refused, since keys cannot move between key groups. A vertex whose max
 parallelism was not set by the program takes over that of its state (`adopt_max_parallelism`).
@@ -17,10 +19,12 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 
+import msgspec
+
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
-from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorNode
+from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind
 from tidegate.jobmanager.channel_assignment import assign_channels, key_group_range
 from tidegate.storage.handles import (
     WATERMARKS,
@@ -49,6 +53,7 @@ def assign_state(graph: JobGraph, point: RestorePoint, allow_non_restored: bool)
                 continue
             for subtask, restore in enumerate(_assign_operator(vertex, node, old[node.operator_id])):
                 operators[vertex.vertex_id, SubtaskIndex(subtask)].append(restore)
+    _clear_ends_that_are_none(graph, operators)
     restores = {}
     for slot in map(SlotIndex, range(graph.num_slots)):
         tasks = [
@@ -189,6 +194,28 @@ def _assign_operator(vertex: JobVertex, node: OperatorNode, old: OperatorMetadat
             )
         )
     return restores
+
+
+def _clear_ends_that_are_none(
+    graph: JobGraph, operators: dict[tuple[VertexId, SubtaskIndex], list[OperatorRestore]]
+) -> None:
+    ended: list[set[SubtaskIndex]] = []  # by vertex, upstream first
+    for vertex in graph.vertices:
+        edges = graph.in_edges(vertex.vertex_id)
+        all_fed_ended = {e.edge_id: len(ended[e.source]) == graph.vertices[e.source].parallelism for e in edges}
+        ended.append(set())
+        for subtask in map(SubtaskIndex, range(vertex.parallelism)):
+            task = vertex.vertex_id, subtask
+            if not operators[task] or not all(restore.end_of_data for restore in operators[task]):
+                continue
+            if all(all_fed_ended[e.edge_id] or ended[e.source].issuperset(_feeders(graph, e, subtask)) for e in edges):
+                ended[-1].add(subtask)
+            else:
+                operators[task] = [msgspec.structs.replace(r, end_of_data=False) for r in operators[task]]
+
+
+def _feeders(graph: JobGraph, edge: JobEdge, subtask: SubtaskIndex) -> list[SubtaskIndex]:
+    return [subtask] if edge.partition.kind is PartitionKind.FORWARD else graph.upstream_subtasks(edge, subtask)
 
 
 def _share(states: list[OperatorListState], subtask: int, parallelism: int) -> list[tuple[StateHandle, int, int]]:

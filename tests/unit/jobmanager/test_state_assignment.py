@@ -149,6 +149,30 @@ def test_the_end_of_data_is_restored_at_another_parallelism_when_all_were_there(
         assert [tasks[0, i].operators[0].end_of_data for i in range(parallelism)] == [True] * parallelism
 
 
+@pytest.mark.parametrize(
+    ("kind", "width", "expected"),
+    [
+        (PartitionKind.FORWARD, 2, [True, False]),  # each is fed by whom it was fed by
+        (PartitionKind.REBALANCE, 1, [False, False]),  # the one source that is left feeds both
+        (PartitionKind.REBALANCE, 2, [False, False]),  # the program connects them otherwise than before
+        (PartitionKind.RESCALE, 4, [False, False]),  # all sources begin anew: their splits are dealt out again
+    ],
+)
+def test_a_subtask_is_at_the_end_of_data_only_if_all_that_feed_it_now_are(
+    kind: PartitionKind, width: int, expected: list[bool]
+) -> None:
+    sources = operator_metadata(SOURCE, operator(SOURCE), operator(SOURCE), end_of_data=[True, False])
+    fed = operator_metadata(KEYED, operator(KEYED), operator(KEYED), end_of_data=[True, False])
+    tasks = assign(partitioned(kind, 2, width), metadata(sources, fed))
+    assert [tasks[1, i].operators[0].end_of_data for i in range(2)] == expected
+    ended = operator_metadata(SOURCE, operator(SOURCE), operator(SOURCE), end_of_data=[True, True])
+    all_fed = operator_metadata(KEYED, operator(KEYED), operator(KEYED), end_of_data=[True, True])
+    tasks = assign(partitioned(kind, 2, width), metadata(ended, all_fed))
+    assert [tasks[1, i].operators[0].end_of_data for i in range(2)] == [True, True]
+    tasks = assign(partitioned(kind, 2, width), metadata(all_fed))  # a source that is new
+    assert [tasks[1, i].operators[0].end_of_data for i in range(2)] == [False, False]
+
+
 # ---------------------------------------------------------------- operators
 
 
