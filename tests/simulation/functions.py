@@ -8,11 +8,19 @@ two records may ever carry the same note.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.outside_world import Ident, current
-from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.connectors import (
+    Discovery,
+    Source,
+    SourceContext,
+    SourceSplit,
+    SplitEnumerator,
+    SplitReader,
+)
 from tidegate.datastream.functions import (
     AggregateFunction,
     CheckpointedFunction,
@@ -76,6 +84,43 @@ class SimSource(Source[Record]):
     def create_reader(self, split: SourceSplit, offset: Any, context: SourceContext) -> SimReader:
         assert isinstance(split, SimSplit)
         return SimReader(split, 0 if offset is None else offset, self._pause_rate, context)
+
+
+class GrowingSource(SimSource):
+    """The first splits are there from the beginning, the others turn up one by one, until all have."""
+
+    def __init__(self, source: int, lengths: tuple[int, ...], pause_rate: float, first: int, every_ms: float) -> None:
+        super().__init__(source, lengths, pause_rate)
+        self._first = first
+        self._every_ms = every_ms
+
+    @property
+    def discovery_interval_ms(self) -> float:
+        return self._every_ms
+
+    def create_splits(self, parallelism: int) -> list[SimSplit]:
+        return super().create_splits(parallelism)[: self._first]
+
+    def create_enumerator(self, parallelism: int) -> SplitEnumerator:
+        return GrowingEnumerator(self._source, super().create_splits(parallelism), self._first)
+
+
+class GrowingEnumerator(SplitEnumerator):
+    def __init__(self, source: int, splits: list[SimSplit], first: int) -> None:
+        self._source = source
+        self._splits = splits
+        self._first = first
+
+    def discover(self, known: AbstractSet[str]) -> Discovery:
+        world = current()
+        there = max(world.splits_there.get(self._source, 0), self._first)
+        if world.calm:
+            there = len(self._splits)
+        elif there < len(self._splits) and world.rng.random() < 0.4:
+            there += world.rng.randint(1, len(self._splits) - there)
+        world.splits_there[self._source] = there
+        new = [split for split in self._splits[:there] if split.split_id not in known]
+        return Discovery(new, complete=there == len(self._splits))
 
 
 class SimReader(SplitReader[Record]):

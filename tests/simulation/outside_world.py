@@ -67,6 +67,7 @@ class OutsideWorld:
         self.state: dict[tuple[str, int], dict[Any, Any]] = {}  # (operator, subtask) -> key -> its state at the end
         self.counted: dict[tuple[str, int], Any] = {}  # (operator, subtask) -> functions.Counted at the end
         self.epoch = 0  # how often the parallelism was changed
+        self.splits_there: dict[int, int] = {}  # source that grows -> how many of its splits are there
         self.drained_runs: set[int] = set()  # of the driver, which ended with a drain
 
     def begin_run(self, completed: dict[int, tuple[int, int]]) -> None:

@@ -103,10 +103,12 @@ def _joined(a: _Stream, b: _Stream) -> dict[int, Order]:
 
 class JobBuilder:
     """`build` draws everything from the one random generator. `rescalable`: the job will be resumed at another
-    parallelism. `at_least_once`: it runs like that, so that totals may be too high."""
+    parallelism. `at_least_once`: it runs like that, so that totals may be too high. `growing`: splits of its sources
+    turn up while it runs."""
 
     rescalable = False
     at_least_once = False
+    growing = False
 
     def __init__(self, rng: random.Random, size: int = 3, max_parallelism: int = 3) -> None:
         self._rng = rng
@@ -159,9 +161,15 @@ class JobBuilder:
     def _source(self, number: int) -> _Stream:
         rng = self._rng
         parallelism = rng.randint(1, self._widest)
-        if rng.random() < 0.25:
+        if self.growing:
+            lengths = tuple(rng.randint(0, 20) for _ in range(rng.randint(2, 5)))
+            first, interval = rng.randint(0, len(lengths) - 1), rng.choice((0.1, 1.0, 5.0, 30.0))
+            source: Any = f.GrowingSource(number, lengths, self._pause_rate, first, interval)
+            to_record: f.NumberToRecord | None = None
+            idents = Counter((number, split, i) for split, n in enumerate(lengths) for i in range(n))
+        elif rng.random() < 0.25:
             total = rng.randint(1, 30)
-            source: Any = NumberSequenceSource(0, total - 1)
+            source = NumberSequenceSource(0, total - 1)
             starts = [s.start for s in source.create_splits(parallelism)]
             to_record = f.NumberToRecord(number, starts)
             idents = Counter(to_record.map(n)[0] for n in range(total))

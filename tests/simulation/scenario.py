@@ -33,9 +33,11 @@ class Variation(enum.Enum):
     PLAIN = "plain"
     ROCKSDB = "rocksdb"  # keyed state in real databases, below a temporary folder
     RESCALE = "rescale"  # stopped or killed, and resumed at another parallelism (`restarts.py`), on either backend
+    GROWING = "growing"  # as RESCALE, with sources whose splits turn up while the job runs
     TIME = "time"  # watermarks, timers and windows (`time_jobs.py`), on either backend
 
 
+RESCALED = (Variation.RESCALE, Variation.GROWING)
 IN_ROCKSDB = {Variation.ROCKSDB: 1.0, Variation.RESCALE: 0.3, Variation.TIME: 0.04}  # share of the jobs
 _ALIGNMENT = {
     Mode.ALIGNED: Alignment.ALIGNED,
@@ -92,7 +94,8 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
     prefix = "" if variation is Variation.PLAIN else f"{variation.value}/"
     rng = random.Random(f"{prefix}{mode.value}/{faulty}/{seed}")
     builder = _builder(variation)(rng, size=rng.choice((2, 3, 4)))
-    builder.rescalable = rescale = variation is Variation.RESCALE
+    builder.rescalable = rescale = variation in RESCALED
+    builder.growing = variation is Variation.GROWING
     builder.at_least_once = mode is Mode.AT_LEAST_ONCE
     job = builder.build()
     checkpoints = None

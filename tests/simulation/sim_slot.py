@@ -248,6 +248,9 @@ class SimSlot:
         self.run_async(lambda: run_to_end(call), done)
         return lambda: None
 
+    def post(self, mail: Callable[[], None]) -> None:
+        self.run_async(lambda: None, lambda result, error: mail())
+
     def operator_made(self, operator: Any) -> None:
         """Faults come from the fault plan of the simulation."""
 

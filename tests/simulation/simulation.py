@@ -20,7 +20,7 @@ from tests.simulation.pools import Event, Life, Link, Pool
 from tests.simulation.random_job import RandomJob
 from tests.simulation.restart_oracle import CheckedStrategy
 from tests.simulation.restarts import Restarts
-from tests.simulation.scenario import Scenario, Variation
+from tests.simulation.scenario import RESCALED, Scenario
 from tests.simulation.sim_clock import EPSILON_MS, ProcessClock, SimClock
 from tests.simulation.sim_slot import LOST, AsyncWork, SimSlot, check_credits
 from tests.simulation.storage_host import SimStorageThreads
@@ -34,6 +34,7 @@ from tidegate.fault_tolerance.job_side import JobFaultTolerance
 from tidegate.fault_tolerance.none.job import NoFaultTolerance
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.carrier import InstructionCarrier
+from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.network.wire import Frame
@@ -46,6 +47,7 @@ from tidegate.protocol.instructions import (
     DeleteSavepoint,
     DeleteState,
     DeliverResults,
+    DiscoverSplits,
     Instruction,
     JobEnded,
     Log,
@@ -125,7 +127,7 @@ class Simulation(InstructionCarrier):
         self.run_number = 0  # of the driver
         self.inherited: set[CheckpointId] = set()  # completed checkpoints that an earlier driver left behind
         self.coordinator: CheckpointCoordinator | None = None
-        self.restarts = Restarts(self) if scenario.variation is Variation.RESCALE else None
+        self.restarts = Restarts(self) if scenario.variation in RESCALED else None
         self.master = self._new_master(None)
         self.faults = FaultPlan(self, scenario)
 
@@ -143,6 +145,7 @@ class Simulation(InstructionCarrier):
             runtime = dataclasses.replace(runtime, rocksdb=self.databases.settings)
         plan = pickle.dumps(SlotPlan(graph, runtime, None, "" if storage is None else storage.root))
         self.driver_clock = self.new_clock()
+        self.discovery = DiscoveryWork(graph)
         self.strategy = CheckedStrategy(self.scenario.restart, self.rng)
         if storage is not None:
             self.storage_threads = SimStorageThreads(self)
@@ -402,6 +405,17 @@ class Simulation(InstructionCarrier):
             self.restarts.on_saved(request_id, checkpoint_id, instruction.target)
         else:
             self.faults.request_done(request_id, checkpoint_id)
+
+    def discover_splits(self, instruction: DiscoverSplits) -> None:
+        """At one moment the enumerator looks, at a later one the JobMaster hears of it."""
+        attempt, operator_id, driver = instruction.attempt, instruction.operator_id, self.run_number
+
+        def look() -> None:
+            found = self.discovery.look(instruction)
+            answer = lambda now: self.master.on_splits_discovered(attempt, operator_id, found, now)  # noqa: E731
+            self.later(f"JM learns of splits of {operator_id}", lambda: self._master_event(answer))
+
+        self.later(f"the enumerator of {operator_id} looks, driver {driver}", look)
 
     def status_changed(self, instruction: StatusChanged) -> None:
         self.trace(f"job is {instruction.status.name}")

@@ -3,6 +3,8 @@
 A **source** is a list of *splits* (a file, a partition, a range), each read from an *offset* by a reader. Offsets are
 taken at a checkpoint between two batches and given back after a recovery: a reader that is opened at an offset must
 produce exactly the records it would have produced after it the first time. That is all exactly-once asks of a source.
+A source whose splits turn up while the job runs (partitions, files) says so by `discovery_interval_ms` and has an
+*enumerator*, which looks for them on the driver.
 
 A **sink** writes through a `SinkWriter`. One that must be exactly-once outside of Tidegate has two phases:
 `prepare_commit` at the barrier returns *committables*, which become part of the checkpoint; when it is complete they
@@ -13,7 +15,8 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -47,6 +50,12 @@ class SourceSplit:
 
     split_id: str
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is in the split, for the enumerator, which is told what is known: its id, or the names of several things
+        that are read as one split."""
+        return (self.split_id,)
+
 
 class SourceContext:
     """What a reader may know of its place in the job."""
@@ -57,6 +66,8 @@ class SourceContext:
         self.parallelism = parallelism
         self.clock = clock  # has now_ms() -> float; use it instead of time.time() so that simulations replay
         self.runtime_context: Any = None  # functions.RuntimeContext: metrics, accumulators, job parameters
+        # From any thread: there is something to poll, before `wake_at_ms`. None: nobody would hear it (BATCH).
+        self.wake: Callable[[], None] | None = None
 
 
 class SplitReader(abc.ABC, Generic[T]):
@@ -73,7 +84,8 @@ class SplitReader(abc.ABC, Generic[T]):
         """Picklable position after the last record that `poll` returned. May be called at any time between polls."""
 
     def wake_at_ms(self) -> float | None:
-        """Asked after an empty poll: the clock time at which polling again is worthwhile (None: a short default)."""
+        """Asked after an empty poll: the clock time at which polling again is worthwhile (None: a short default). A
+        reader that calls `SourceContext.wake` when something is there can let this be late."""
         return None
 
     @property
@@ -99,11 +111,38 @@ class SplitReader(abc.ABC, Generic[T]):
         """Release what the reader holds. Called once, also after a failure."""
 
 
+@dataclass(frozen=True)
+class Discovery:
+    """What an enumerator has found. `complete`: nothing else will ever turn up, so readers end with what they have."""
+
+    splits: Sequence[SourceSplit] = ()
+    complete: bool = False
+
+
+class SplitEnumerator(abc.ABC):
+    """Looks for splits while a job runs: on the driver, on a helper thread, so it may block. One call at a time.
+
+    It keeps nothing that has to outlive it: what is known is in the job's checkpoints, and it is told."""
+
+    @abc.abstractmethod
+    def discover(self, known: AbstractSet[str]) -> Discovery:
+        """The splits that are there and whose names are not in `known`, in the order in which they are to be read. They
+        are dealt out over the readers in turn. After a recovery `known` is that of the checkpoint: what was found later
+        has to be found again. An exception fails the attempt, so what will pass is better waited for: return nothing,
+        and log it."""
+
+    def close(self) -> None:
+        """The job has ended."""
+
+
 class Source(abc.ABC, Generic[T]):
     """Base of all sources. An instance is pickled to the workers."""
 
     gives_timestamps = True
     """False: records of this source never have timestamps of their own, so event time needs a timestamp assigner."""
+
+    reads_in_turn = False
+    """True: a reader reads a split to its end before it begins the next one."""
 
     @property
     def boundedness(self) -> Boundedness:
@@ -111,13 +150,28 @@ class Source(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def create_splits(self, parallelism: int) -> Sequence[SourceSplit]:
-        """All splits, made once on the driver when the job is submitted (never again for a job that restarts).
+        """All splits, made once on the driver when the job is submitted (never again for a job that restarts); those
+        that are there already, when the source has an enumerator.
 
         Split number i goes to subtask i modulo parallelism."""
 
     @abc.abstractmethod
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[T]:
         """A reader positioned at `offset` (None: the beginning of the split)."""
+
+    @property
+    def discovery_interval_ms(self) -> float | None:
+        """How often the enumerator is asked; None: `create_splits` makes all splits that there are."""
+        return None
+
+    def create_enumerator(self, parallelism: int) -> SplitEnumerator:
+        """Called once on the driver, when `discovery_interval_ms` is not None."""
+        raise NotImplementedError(f"{type(self).__name__} has a discovery interval and no create_enumerator")
+
+    def restored_splits(self, split: SourceSplit, offset: Any, done: bool) -> list[tuple[SourceSplit, Any, bool]]:
+        """What is read for a split of a snapshot: itself, unless an older version of the source cut its input in
+        another way. Of a source with an enumerator; entries that are done only make their names known."""
+        return [(split, offset, done)]
 
     def get_produced_type(self) -> Any:
         """The TypeInformation of the records, None when unknown."""

@@ -35,14 +35,16 @@ subclasses of `FaultToleranceMessage`, and instructions where the storage has to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
 from tidegate.fault_tolerance.recovery_points import Refusal, RestorePoint
 from tidegate.protocol.instructions import Instruction
 from tidegate.protocol.messages import FailureInfo, FaultToleranceMessage, MasterToSlot
+from tidegate.storage.handles import EnumeratorState
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,10 @@ class JobFaultTolerance(ABC):
     @abstractmethod
     def stopped(self) -> bool:
         """The job is stopped at its restore point: an attempt from there only commits, and processes nothing."""
+
+    def keep_in_snapshots(self, enumerators: Callable[[], dict[OperatorId, EnumeratorState]]) -> None:
+        """Called once, before everything else: what is known of splits that are discovered belongs into each snapshot,
+        as it is at the moment at which the sources are told to take theirs. A model without snapshots needs none."""
 
     # ------------------------------------------------------------ the life of attempts
     @abstractmethod

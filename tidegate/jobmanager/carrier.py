@@ -14,6 +14,7 @@ from tidegate.protocol.instructions import (
     DeleteSavepoint,
     DeleteState,
     DeliverResults,
+    DiscoverSplits,
     Instruction,
     JobEnded,
     Log,
@@ -53,6 +54,8 @@ class InstructionCarrier(ABC):
                     self.request_done(instruction)
                 case DeliverResults():
                     self.deliver_results(instruction)
+                case DiscoverSplits():
+                    self.discover_splits(instruction)
                 case StatusChanged():
                     self.status_changed(instruction)
                 case JobEnded():
@@ -91,6 +94,9 @@ class InstructionCarrier(ABC):
 
     @abstractmethod
     def deliver_results(self, instruction: DeliverResults) -> None: ...
+
+    @abstractmethod
+    def discover_splits(self, instruction: DiscoverSplits) -> None: ...
 
     @abstractmethod
     def status_changed(self, instruction: StatusChanged) -> None: ...

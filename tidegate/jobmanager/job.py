@@ -19,6 +19,7 @@ from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.outbox import Outbox
 from tidegate.jobmanager.recovery_policy import RecoveryPolicy
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, RestartDecision
+from tidegate.jobmanager.split_discovery import SplitDiscovery
 from tidegate.jobmanager.state_assignment import StateAssigner
 from tidegate.protocol.instructions import CancelGang, StatusChanged
 from tidegate.protocol.messages import FailureInfo, FaultToleranceMessage, Register, SlotToMaster
@@ -44,6 +45,8 @@ class Job:
         self.policy = policy
         self.assigner = assigner
         self.plan_for = plan_for
+        self.discovery = SplitDiscovery(graph)
+        model.keep_in_snapshots(self.discovery.states)
         self.out = Outbox()
         self.failures = FailureHistory()
         self.collected = CollectLedger(any_first=from_snapshot)

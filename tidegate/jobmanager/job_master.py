@@ -44,7 +44,7 @@ from tidegate.jobmanager.recovery_policy import RecoveryPolicy
 from tidegate.jobmanager.restart_strategies import RestartStrategy
 from tidegate.jobmanager.state_assignment import StateAssigner
 from tidegate.jobmanager.working_states import submit
-from tidegate.protocol.instructions import AttemptFailure, Instruction
+from tidegate.protocol.instructions import AttemptFailure, FoundSplits, Instruction
 from tidegate.protocol.messages import FailureInfo, SlotToMaster
 
 
@@ -178,6 +178,16 @@ class JobMaster:
         outcomes = self._job.model.on_metadata_written(attempt, checkpoint_id, error, now_ms)
         return self._become(state.apply(outcomes, now_ms).on_storage_answered(now_ms), now_ms)
 
+    def on_splits_discovered(
+        self, attempt: AttemptNumber, operator_id: OperatorId, found: FoundSplits | FailureInfo, now_ms: float
+    ) -> list[Instruction]:
+        """The answer to DiscoverSplits: what was found, or why the enumerator of the source could not say. One of an
+        attempt that is over changes nothing: what it found is found again."""
+        state = self._at(now_ms)
+        if state.gang is None or state.gang.attempt != attempt:
+            return self._become(state, now_ms)
+        return self._become(state.on_discovery(operator_id, found, now_ms), now_ms)
+
     def on_checkpoint_request(
         self, request_id: int, savepoint: bool, now_ms: float, target: str = ""
     ) -> list[Instruction]:
@@ -219,3 +229,4 @@ class JobMaster:
         """For tests and simulations: holds between any two calls."""
         self._state.check_invariants()
         self._job.model.check_invariants()
+        self._job.discovery.check_invariants()

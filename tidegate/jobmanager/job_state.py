@@ -43,6 +43,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.job_side import FailAttempt, FinishAttempt, Outcome, TellSlots
 from tidegate.jobmanager.gang import Gang
 from tidegate.jobmanager.job import Job
+from tidegate.protocol.instructions import FoundSplits
 from tidegate.protocol.messages import FailureInfo, SlotToMaster
 
 
@@ -100,6 +101,10 @@ class JobState(ABC):
         for outcome in outcomes:
             state = state.on_outcome(outcome, now_ms)
         return state
+
+    def on_discovery(self, operator_id: OperatorId, found: FoundSplits | FailureInfo, now_ms: float) -> JobState:
+        """An enumerator has answered a question of this state's attempt. Only a job that runs takes splits."""
+        return self
 
     def on_storage_answered(self, now_ms: float) -> JobState:
         """The model has dealt with an answer of the storage."""

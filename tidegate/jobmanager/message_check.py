@@ -16,6 +16,7 @@ from tidegate.protocol.messages import (
     SlotReady,
     SlotToMaster,
     SlotWarning,
+    SourceSplits,
     TaskEndOfData,
     TaskFailed,
     WantCheckpoint,
@@ -40,7 +41,7 @@ class MessageCheck:
                 return self._task(message.vertex, message.subtask)
             case AckCheckpoint():
                 return self._task(message.snapshot.vertex, message.snapshot.subtask)
-            case CollectChunk():
+            case CollectChunk() | SourceSplits():
                 known = 0 <= message.subtask < self._widths.get(message.operator_id, 0)
                 return None if known else f"subtask {message.subtask} of operator {message.operator_id!r}"
             case Register() | TaskFailed() | WantCheckpoint():

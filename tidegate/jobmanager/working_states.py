@@ -19,7 +19,7 @@ from tidegate.jobmanager.job_state import Due, JobState
 from tidegate.jobmanager.leaving_states import Ending, Failing, after_failure, lost_engine, lost_workers
 from tidegate.jobmanager.restart_strategies import RestartAfter
 from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
-from tidegate.protocol.instructions import DeliverResults, SubmitGang
+from tidegate.protocol.instructions import DeliverResults, FoundSplits, SubmitGang
 from tidegate.protocol.messages import (
     CollectAck,
     CollectChunk,
@@ -35,6 +35,7 @@ from tidegate.protocol.messages import (
     SlotReady,
     SlotToMaster,
     SlotWarning,
+    SourceSplits,
     Start,
     TaskEndOfData,
     TaskFailed,
@@ -92,6 +93,9 @@ class Working(JobState):
             case SlotHeartbeat():
                 self.gang.heard(message.slot, now_ms)
                 self.gang.report(message.slot, message.metrics, message.accumulators)
+                return self
+            case SourceSplits():
+                self.job.discovery.on_restored(message.operator_id, message.names)
                 return self
             case SlotReady():
                 self.gang.heard(message.slot, now_ms)
@@ -286,6 +290,7 @@ class WaitingForSlots(Working):
             restores = {slot: msgspec.msgpack.encode(restore) for slot, restore in assigned.items()}
             job.out.log(logging.INFO, f"attempt {gang.attempt} starts from checkpoint {point.checkpoint_id}")
         job.restored = point
+        job.discovery.begin(gang.attempt, point)
         job.out.extend(job.model.on_deployed(gang.attempt, point, now_ms))
         plan, addresses = job.plan_for(gang.attempt), gang.addresses
         for slot in sorted(gang.members):
@@ -315,6 +320,7 @@ class Restoring(Working):
             return finishing(job, self.attempt)
         job.out.send_all(self.gang, Start(attempt=self.gang.attempt))
         running: JobState = Running(job, self.attempt)
+        running = running.apply(job.discovery.start(now_ms), now_ms)
         running = running.apply(job.model.on_attempt_running(self.gang.attempt, now_ms), now_ms)
         if self.gang.end_of_data:
             running = running.apply(job.model.on_end_of_data(self.gang.all_at_end, now_ms), now_ms)
@@ -331,6 +337,19 @@ class Running(Working):
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
         return (JobStatus.RUNNING,)
+
+    def next_deadline(self) -> float | None:
+        due = (super().next_deadline(), self.job.discovery.next_deadline())
+        return min((time for time in due if time is not None), default=None)
+
+    def on_tick(self, now_ms: float) -> JobState:
+        state = super().on_tick(now_ms)
+        return state if state is not self else self.apply(self.job.discovery.on_tick(now_ms), now_ms)
+
+    def on_discovery(self, operator_id: OperatorId, found: FoundSplits | FailureInfo, now_ms: float) -> JobState:
+        if isinstance(found, FailureInfo):
+            return self.fail(found, now_ms)
+        return self.apply(self.job.discovery.on_found(operator_id, found, now_ms), now_ms)
 
     def on_end_of_data(self, message: TaskEndOfData, now_ms: float) -> JobState:
         if not self.gang.mark_end_of_data(message.vertex, message.subtask):

@@ -104,6 +104,30 @@ class DeliverResults:
 
 
 @dataclass(frozen=True)
+class DiscoverSplits:
+    """Ask the enumerator of this source for splits whose names are not in `known`, on a helper thread, and answer with
+    `on_splits_discovered(attempt, operator_id, found)`: FoundSplits, or why it failed."""
+
+    attempt: AttemptNumber
+    operator_id: OperatorId
+    known: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FoundSplit:
+    names: tuple[str, ...]
+    payload: bytes  # the pickled SourceSplit
+
+
+@dataclass(frozen=True)
+class FoundSplits:
+    """The answer to DiscoverSplits."""
+
+    splits: tuple[FoundSplit, ...]
+    complete: bool = False  # nothing else will ever turn up
+
+
+@dataclass(frozen=True)
 class StatusChanged:
     """For clients and the page; nothing to answer. `JobEnded` tells of the terminal ones as well."""
 
@@ -150,6 +174,7 @@ Instruction = (
     | DeleteClaimed
     | CheckpointRequestDone
     | DeliverResults
+    | DiscoverSplits
     | StatusChanged
     | JobEnded
     | Log

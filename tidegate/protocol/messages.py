@@ -24,7 +24,7 @@ from tidegate.common.texts import bounded, encodable
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.storage.handles import TaskSnapshot
 
-PROTOCOL_VERSION = 1  # counts up whenever a message changes so that the version before cannot read it
+PROTOCOL_VERSION = 2  # counts up whenever a message changes so that the version before cannot read it
 MAX_SUMMARY = 4_000  # characters; also of other texts of a line or two
 MAX_TRACEBACK = 32_000
 
@@ -69,6 +69,15 @@ class Register(Message, frozen=True):
 
 class SlotReady(Message, frozen=True):
     slot: SlotIndex
+
+
+class SourceSplits(Message, frozen=True):
+    """Before SlotReady, by a restored subtask of a source whose splits are discovered: what its state says that it has,
+    or has had. Snapshots of older versions say it nowhere else."""
+
+    operator_id: OperatorId
+    subtask: SubtaskIndex
+    names: list[str]
 
 
 class SlotHeartbeat(Message, frozen=True):
@@ -221,6 +230,17 @@ class WatermarkLimits(Message, frozen=True):
     limits: dict[str, int]  # group -> highest watermark
 
 
+class AssignSplits(Message, frozen=True):
+    """To one subtask of a source: splits that were discovered. What is sent before TriggerCheckpoint is part of that
+    checkpoint, what is sent after it is not: messages to a slot keep their order."""
+
+    operator_id: OperatorId
+    subtask: SubtaskIndex
+    number: int  # counts the messages to this subtask in this attempt, from 1: a repetition is recognised
+    splits: list[bytes]  # pickled SourceSplits
+    complete: bool  # no more will come
+
+
 class MasterHeartbeat(Message, frozen=True):
     pass
 
@@ -228,6 +248,7 @@ class MasterHeartbeat(Message, frozen=True):
 SlotToMaster = (
     Register
     | SlotReady
+    | SourceSplits
     | SlotHeartbeat
     | TaskEndOfData
     | SlotFinished
@@ -250,5 +271,6 @@ MasterToSlot = (
     | Leave
     | CollectAck
     | WatermarkLimits
+    | AssignSplits
     | MasterHeartbeat
 )

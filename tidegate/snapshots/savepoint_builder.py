@@ -12,7 +12,7 @@ from typing import Any
 
 import tidegate
 from tidegate.common.errors import ConfigurationError, SnapshotError
-from tidegate.common.ids import CheckpointId
+from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.common.typeinfo import TypeInformation
 from tidegate.common.value_conversion import shorten
 from tidegate.contracts.state import ListStateDescriptor, MapStateDescriptor, StateDescriptor
@@ -35,7 +35,7 @@ from tidegate.state.operator_state import BROADCAST, SPLIT, UNION
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.state.serialization import dumps_item
 from tidegate.storage.files import Files, open_files
-from tidegate.storage.handles import CheckpointMetadata, FileRange, KeyedSnapshot, OperatorMetadata
+from tidegate.storage.handles import CheckpointMetadata, EnumeratorState, FileRange, KeyedSnapshot, OperatorMetadata
 from tidegate.storage.job_directory import METADATA_NAME
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.metadata import FORMAT_VERSION
@@ -287,7 +287,15 @@ class SavepointBuilder:
             operators=[draft.write(location, checkpoint_id, source) for draft in self._drafts.values()],
             channels=[],
             tidegate_version=tidegate.__version__,
+            enumerators={} if base is None else self._enumerators(base.metadata),
         )
+
+    def _enumerators(self, base: CheckpointMetadata) -> dict[OperatorId, EnumeratorState]:
+        """Of the sources that are kept, under the ids that they have now."""
+        kept = [
+            (draft.operator_id, draft.base.operator_id) for draft in self._drafts.values() if draft.base is not None
+        ]
+        return {new: base.enumerators[old] for new, old in kept if old in base.enumerators}
 
 
 def _draft_of(operator: OperatorMetadata) -> OperatorDraft:

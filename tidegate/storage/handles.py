@@ -185,6 +185,15 @@ class OperatorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     end_of_data: list[bool]
 
 
+class EnumeratorState(msgspec.Struct, frozen=True, kw_only=True):
+    """What was known of the splits of a source when the checkpoint was triggered. Every split of it is in the state of
+    a reader, or was read to its end."""
+
+    known: list[str]  # names, in the order in which they were found
+    handed_out: int = 0  # splits so far: whose turn the next one is
+    complete: bool = False  # there are no others to come
+
+
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `_metadata`: written last, and what makes a checkpoint complete."""
 
@@ -200,6 +209,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     tidegate_version: str
     self_contained: bool = False  # paths are relative to the folder of `_metadata` itself, not to the one above
     companions: dict[str, str] = {}  # files beside it that no handle names: path -> checksum of the whole
+    enumerators: dict[OperatorId, EnumeratorState] = {}  # of the sources whose splits are discovered
 
 
 # ---------------------------------------------------------------- restore

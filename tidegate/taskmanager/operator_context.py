@@ -51,6 +51,7 @@ class OperatorContext:
         self.run_async = services.run_async
         self.run_coroutine = services.run_coroutine
         self.results = services.results
+        self.post = services.post
         self.warn = services.warn
         self.keyed = states.keyed
         self.operator_state = states.operator_state

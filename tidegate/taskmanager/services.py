@@ -26,6 +26,8 @@ class OperatorServices:
     it: `done` may still be called then, or not."""
     results: ResultPort
     """Takes the results of `execute_and_collect`."""
+    post: Callable[[Callable[[], None]], None] | None
+    """Calls something on the thread of the task, soon. From any thread. None: that thread waits for nobody."""
     warn: Callable[[str], None]
     """Tells whoever watches the job of something that goes wrong and may still end well. From any thread."""
 

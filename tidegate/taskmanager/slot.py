@@ -20,6 +20,7 @@ from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.serialization import Buffers, Element, deserialize, serialize
 from tidegate.network.wire import CREDIT, Frame, FrameError
 from tidegate.protocol.messages import (
+    AssignSplits,
     CollectAck,
     Deploy,
     DrainSources,
@@ -29,6 +30,7 @@ from tidegate.protocol.messages import (
     MasterToSlot,
     SlotFinished,
     SlotReady,
+    SourceSplits,
     Start,
     WatermarkLimits,
     WatermarkReport,
@@ -45,7 +47,9 @@ from tidegate.taskmanager.task import Task
 from tidegate.taskmanager.task_figures import TaskFigures
 from tidegate.taskmanager.user_report import UserReport
 
-SlotMessage = Deploy | Start | DrainSources | Finish | Leave | CollectAck | WatermarkLimits | MasterHeartbeat
+SlotMessage = (
+    Deploy | Start | DrainSources | Finish | Leave | CollectAck | WatermarkLimits | AssignSplits | MasterHeartbeat
+)
 """The messages of the JobManager that do not belong to a model of fault tolerance."""
 
 
@@ -79,7 +83,20 @@ class SlotRuntime:
         self._alignment = SourceAlignment([t.chain.source for t in self.tasks if t.chain.source is not None])
         for task in self.tasks:
             self.report.watch(task.vertex.vertex_id, [operator.context for operator in task.chain.operators])
+        self._report_restored_splits()
         self._host.send_to_master(SlotReady(attempt=self._attempt, slot=self._slot))
+
+    def _report_restored_splits(self) -> None:
+        for task in self.tasks:
+            source = task.chain.source
+            if source is not None and source.restored_names is not None:
+                message = SourceSplits(
+                    attempt=self._attempt,
+                    operator_id=source.node.operator_id,
+                    subtask=task.subtask,
+                    names=source.restored_names,
+                )
+                self._host.send_to_master(message)
 
     # ------------------------------------------------------------ messages and frames
     def on_message(self, message: MasterToSlot) -> None:
@@ -109,6 +126,10 @@ class SlotRuntime:
                     for operator in task.chain.operators:
                         if isinstance(operator, CollectOperator) and operator.node.operator_id == operator_id:
                             operator.acknowledged(seq)
+            case AssignSplits(operator_id=operator_id, subtask=subtask):
+                for task in self.tasks:
+                    if task.subtask == subtask:
+                        task.assign(operator_id, message.number, message.splits, message.complete)
             case WatermarkLimits(limits=limits):
                 self._alignment.on_limits(limits)
             case Finish():

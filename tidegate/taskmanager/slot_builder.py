@@ -58,7 +58,7 @@ class SlotBuilder:
             host.send_to_master(SlotWarning(attempt=attempt, slot=slot, text=text))
 
         self._services = TaskServices(
-            host.clock, host.run_async, host.run_coroutine, results, warn, host.send_to_master
+            host.clock, host.run_async, host.run_coroutine, results, host.post, warn, host.send_to_master
         )
         self._model = pick_model(plan, host.trace if plan.settings.trace else None)
         storage = plan.storage

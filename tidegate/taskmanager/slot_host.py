@@ -28,6 +28,9 @@ class SlotHost(Protocol):
         """Await `call()` elsewhere, with as many others as there are; then call `done(result, error)` on the slot's
         thread. Returns what cancels it: `done` may still be called then, or not."""
 
+    def post(self, mail: Callable[[], None]) -> None:
+        """Call it on the slot's thread, soon. From any thread."""
+
     def operator_made(self, operator: Operator) -> None:
         """An operator was made and is about to be wired to the others: faults may be put in front of it."""
 

@@ -35,6 +35,7 @@ from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.splits import make_splits
 from tidegate.jobmanager.carrier import InstructionCarrier
+from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.preparation import PreparedJob, prepare_job
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.codec import decode_from_master, encode
@@ -46,6 +47,7 @@ from tidegate.protocol.instructions import (
     DeleteSavepoint,
     DeleteState,
     DeliverResults,
+    DiscoverSplits,
     Instruction,
     JobEnded,
     Log,
@@ -85,6 +87,7 @@ class InProcessJob(InstructionCarrier):
             configuration.set(options.CHECK_MUTATIONS, True)
         self.prepared: PreparedJob = prepare_job(self.graph, configuration)
         self.master = self.prepared.master
+        self._discovery = DiscoveryWork(self.graph)
         self.slots: list[InProcessSlot] = []
         self.to_master: deque[Message] = deque()
         self.instructions: list[Instruction] = []  # all so far
@@ -113,6 +116,7 @@ class InProcessJob(InstructionCarrier):
         for slot in self.slots:
             if slot.runtime is not None:
                 slot.runtime.close()
+        self._discovery.close()
         self.prepared.discard()
 
     # ------------------------------------------------------------ running
@@ -313,6 +317,11 @@ class InProcessJob(InstructionCarrier):
         self.results += pickle.loads(instruction.payload)
         taken = self.master.on_results_taken
         self.carry_out(taken(instruction.operator_id, instruction.subtask, instruction.seq, self.clock.now))
+
+    def discover_splits(self, instruction: DiscoverSplits) -> None:
+        found = self._discovery.look(instruction)
+        answer = self.master.on_splits_discovered
+        self.carry_out(answer(instruction.attempt, instruction.operator_id, found, self.clock.now))
 
     def status_changed(self, instruction: StatusChanged) -> None:
         """Among `instructions`."""

@@ -89,6 +89,9 @@ class InProcessSlot:
         metrics, accumulators = self.runtime.metrics, self.runtime.report.accumulators
         return SlotHeartbeat(attempt=self.attempt, slot=self.slot, metrics=metrics, accumulators=accumulators)
 
+    def post(self, mail: Callable[[], None]) -> None:
+        self._async.append((lambda: None, lambda result, error: mail()))
+
     def operator_made(self, operator: Operator) -> None:
         self._job.faults.watch(operator)
 

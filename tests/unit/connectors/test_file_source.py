@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.connectors.file_source_kit import (
-    Clock,
     context,
     drain,
     read_all,
@@ -27,6 +26,7 @@ from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import Duration, Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.watermark_strategy import TimestampAssigner
+from tidegate.connectors.files.reading import FileListSplit, MonitorOffset, MonitorSplit
 from tidegate.contracts.file_formats import InputFileError
 from tidegate.datastream import ProcessFunction
 from tidegate.datastream.connectors import CollectSink
@@ -278,87 +278,139 @@ def watching(path: Path) -> FileSource:
 
 
 class Watcher:
-    """All lanes of a watched folder, in one subtask."""
+    """A watched folder: its enumerator, and the readers of all that it finds, one after the other."""
 
-    def __init__(self, source: FileSource, clock: Clock, offsets: dict[str, bytes] | None = None) -> None:
-        source = pickle.loads(pickle.dumps(source))
-        self.clock = clock
-        self.splits = source.create_splits(2)
-        found = offsets or {}
-        self.readers = [
-            source.create_reader(s, pickle.loads(found.get(s.split_id, pickle.dumps(None))), context(clock))
-            for s in self.splits
-        ]
+    def __init__(self, source: FileSource, saved: bytes | None = None) -> None:
+        self._source = pickle.loads(pickle.dumps(source))
+        assert self._source.create_splits(2) == []
+        self._enumerator = self._source.create_enumerator(2)
+        self._known: set[str] = set()
+        self._open: list[tuple[Any, Any]] = []  # split, reader
+        if saved is not None:
+            self._known, entries = pickle.loads(saved)
+            self._open = [(s, self._source.create_reader(s, offset, context())) for s, offset in entries]
 
-    def poll(self, rounds: int = 30, batch: int = 10) -> list[str]:
-        return [v for _ in range(rounds) for r in self.readers for v in r.poll(batch) or ()]
+    def look(self) -> list[Any]:
+        splits = list(self._enumerator.discover(frozenset(self._known)).splits)
+        self._known |= {name for split in splits for name in split.names}
+        self._open += [(split, self._source.create_reader(split, None, context())) for split in splits]
+        return splits
 
-    def offsets(self) -> dict[str, bytes]:
-        return {s.split_id: pickle.dumps(r.offset()) for s, r in zip(self.splits, self.readers, strict=True)}
+    def read(self, polls: int = 1000, batch: int = 10) -> list[str]:
+        found = []
+        for _ in range(polls):
+            if self._open:
+                polled = self._open[0][1].poll(batch)
+                if polled is None:
+                    self._open.pop(0)
+                else:
+                    found += polled
+        return found
+
+    def save(self) -> bytes:
+        return pickle.dumps((self._known, [(split, reader.offset()) for split, reader in self._open]))
+
+    @property
+    def idle(self) -> list[bool]:
+        return [reader.idle for _, reader in self._open]
 
 
-def test_new_files_are_found_every_interval_and_read_once(tmp_path: Path) -> None:
-    source, clock = watching(tmp_path), Clock()
+def test_new_files_are_found_and_read_once(tmp_path: Path) -> None:
+    source = watching(tmp_path)
     assert source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED
+    assert source.discovery_interval_ms == 1000
+    assert source.reads_in_turn
     wanted = numbered(tmp_path / "a", 5)
-    watcher = Watcher(source, clock)
-    assert not any(r.idle for r in watcher.readers)  # nothing was listed yet
-    assert watcher.poll() == wanted
-    assert all(r.idle for r in watcher.readers)
-    assert {r.wake_at_ms() for r in watcher.readers} == {clock.ms + 1000}
+    watcher = Watcher(source)
+    watcher.look()
+    assert watcher.read() == wanted
     more = numbered(tmp_path / "b", 5)
-    assert watcher.poll() == []
-    clock.ms += 1000
-    assert watcher.poll() == more
-    clock.ms += 1000
-    assert watcher.poll() == []
+    assert watcher.read() == []
+    watcher.look()
+    assert watcher.read() == more
+    assert watcher.look() == []
+
+
+def test_found_files_are_dealt_out_over_the_subtasks_oldest_first(tmp_path: Path) -> None:
+    for number, name in enumerate("edcba"):
+        numbered(tmp_path / name, 1)
+        os.utime(tmp_path / name, ns=(number, number))
+    watcher = Watcher(watching(tmp_path))
+    assert [[Path(part.path).name for part in split.parts] for split in watcher.look()] == [["e", "c", "a"], ["d", "b"]]
+    assert watcher.idle == [True, True]  # what waits for its turn holds nobody's time back
+    watcher.read(1)
+    assert watcher.idle == [False, True]
 
 
 def test_a_watched_folder_after_a_restart(tmp_path: Path) -> None:
-    source, clock = watching(tmp_path), Clock()
+    source = watching(tmp_path)
     first = [line for name in "abcdef" for line in numbered(tmp_path / name, 10)]
-    watcher = Watcher(source, clock)
-    for round_number in range(40):
-        before = watcher.poll(round_number, 3)
-        offsets = watcher.offsets()
-        after = Watcher(source, clock, offsets)
-        assert sorted(before + after.poll(100)) == sorted(first)
-        watcher = Watcher(source, clock)
-    late = numbered(tmp_path / "late", 3)
-    done = Watcher(source, clock)
-    done.poll(100)
-    again = Watcher(source, clock, done.offsets())
-    assert again.poll() == []
+    for polls in range(0, 40, 3):
+        watcher = Watcher(source)
+        watcher.look()
+        before = watcher.read(polls, 3)
+        after = Watcher(source, watcher.save())
+        after.look()
+        assert sorted(before + after.read()) == sorted(first)
     newest = numbered(tmp_path / "newest", 3)
-    assert Watcher(source, clock, done.offsets()).poll() == newest
-    assert len(late) == 3
+    again = Watcher(source, after.save())
+    again.look()
+    assert again.read() == newest
 
 
 def test_a_file_that_changes_after_it_was_read_is_not_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source, clock = watching(tmp_path), Clock()
     numbered(tmp_path / "a", 2)
-    watcher = Watcher(source, clock)
-    watcher.poll()
+    watcher = Watcher(watching(tmp_path))
+    watcher.look()
+    watcher.read()
     numbered(tmp_path / "a", 3)
     for _ in range(3):
-        clock.ms += 1000
-        assert watcher.poll() == []
+        assert watcher.look() == []
     assert len(caplog.records) == 1
+    assert "a was changed after it had been read" in caplog.text
+    caplog.clear()
+    assert Watcher(watching(tmp_path), watcher.save()).look() == []
     assert "a was changed after it had been read" in caplog.text
 
 
 def test_a_watched_folder_that_vanishes(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    clock = Clock()
-    watcher = Watcher(watching(folder), clock)
-    watcher.poll()
+    watcher = Watcher(watching(folder))
+    watcher.look()
     folder.rmdir()
-    clock.ms += 1000
     with pytest.raises(InputFileError, match="no such file or folder"):
-        watcher.poll()
+        watcher.look()
+
+
+def test_the_enumerator_of_a_job_that_went_back_finds_again_what_it_had_found(tmp_path: Path) -> None:
+    source = watching(tmp_path)
+    enumerator = source.create_enumerator(1)
+    numbered(tmp_path / "a", 1)
+    (split,) = enumerator.discover(frozenset()).splits
+    assert enumerator.discover(frozenset(split.names)).splits == []
+    assert [s.names for s in enumerator.discover(frozenset()).splits] == [split.names]
+
+
+def test_lanes_of_older_snapshots_are_read_on(tmp_path: Path) -> None:
+    """Until version 0.1 a watched folder was cut into lanes by the hash of the names."""
+    source = watching(tmp_path)
+    for name in "ab":
+        numbered(tmp_path / name, 10)
+    done, half = sorted(source.create_enumerator(1).discover(frozenset()).splits[0].parts, key=lambda part: part.path)
+    reader = source.create_reader(FileListSplit.of_found([half]), None, context())
+    before = reader.poll(4)
+    lane = MonitorOffset({done.path: (done.size, done.modified_ns)}, half, reader.offset()[1])
+    entries = source.restored_splits(MonitorSplit("lane-0", 0, 16), lane, False)
+    assert source.restored_splits(MonitorSplit("lane-1", 1, 16), None, False) == []
+    known = {name for split, _, _ in entries for name in split.names}
+    assert source.create_enumerator(1).discover(known).splits == []
+    ((split, offset),) = [(split, offset) for split, offset, is_done in entries if not is_done]
+    rest = drain(source.create_reader(split, offset, context()))
+    assert len(before) == 4
+    assert [*before, *rest] == (tmp_path / "b").read_text().splitlines()
 
 
 # ---------------------------------------------------------------- in a job

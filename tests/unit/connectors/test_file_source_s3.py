@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import threading
 import time
 from typing import Any
 
@@ -90,21 +91,25 @@ def test_an_object_that_vanishes(place: Any) -> None:
 
 def test_a_watched_bucket(place: Any) -> None:
     place.put("a", b"1\n")
-    clock = Clock()
     source = FileSource.for_record_stream_format(TEXT, place.uri).monitor_continuously(Duration.of_seconds(1)).build()
-    readers = [source.create_reader(split, None, context(clock)) for split in source.create_splits(1)]
+    enumerator = source.create_enumerator(1)
+    woken = threading.Event()
+    where = context(Clock())
+    where.wake = woken.set
 
-    def poll_until(count: int) -> list[str]:
+    def read(split: Any) -> list[str]:
+        reader = source.create_reader(split, None, where)
         found: list[str] = []
-        deadline = time.monotonic() + 20
-        while len(found) < count and time.monotonic() < deadline:
-            found += [v for reader in readers for v in reader.poll(10) or ()]
-            clock.ms += 100
-            time.sleep(0.005)
+        while (polled := reader.poll(10)) is not None:
+            found += polled
+            if not polled and reader.wake_at_ms() != where.clock.now_ms():
+                assert woken.wait(20)  # by the helper thread that has read
+                woken.clear()
+        reader.close()
         return found
 
-    assert poll_until(1) == ["1"]
+    (first,) = enumerator.discover(frozenset()).splits
+    assert read(first) == ["1"]
     place.put("b", b"2\n")
-    assert poll_until(1) == ["2"]
-    for reader in readers:
-        reader.close()
+    (second,) = enumerator.discover(frozenset(first.names)).splits
+    assert read(second) == ["2"]

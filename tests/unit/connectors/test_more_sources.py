@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.taskmanager.small_jobs import Ticks, environment
-from tidegate.common import Types, WatermarkStrategy
+from tidegate.common import Duration, Types, WatermarkStrategy
 from tidegate.common.errors import ConfigurationError
 from tidegate.datastream import CheckpointedFunction, ProcessFunction, RuntimeContext, SourceFunction
 from tidegate.datastream.connectors import CollectionSource, CollectSink, HybridSource, NumberSequenceSource
 from tidegate.datastream.connectors.base import Boundedness, SourceContext
+from tidegate.datastream.connectors.file_system import FileSource, StreamFormat
 from tidegate.testing.in_process_job import InProcessJob
 
 NO_TIME = WatermarkStrategy.no_watermarks()
@@ -99,6 +100,27 @@ def test_only_the_last_source_may_have_no_end() -> None:
         HybridSource.builder(Endless(0, 1)).add_source(NumberSequenceSource(0, 1)).build()
     with pytest.raises(TypeError, match="takes a Source"):
         HybridSource.builder([1])  # type: ignore[arg-type]
+
+
+def test_what_turns_up_for_the_last_source_is_read_after_the_first(tmp_path: Path) -> None:
+    """Also when it was there from the beginning, and with a crash in between."""
+    (tmp_path / "a").write_text("100\n")
+    watched = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path))
+    last = watched.monitor_continuously(Duration.of_seconds(1)).build()
+    env = environment({"execution.checkpointing.interval": "100 ms", "restart-strategy.type": "fixed-delay"})
+    source = HybridSource.builder(Ticks(20)).add_source(last).build()
+    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "hybrid")
+    with InProcessJob.collecting(stream) as job:
+        job.advance(150)
+        assert job.results == list(range(len(job.results)))
+        assert len(job.results) < 20
+        job.kill_worker()
+        job.advance(5000)
+        assert job.results == [*range(20), "100"]
+        (tmp_path / "b").write_text("101\n")
+        job.advance(1500)
+        assert job.results == [*range(20), "100", "101"]
+        job.cancel()
 
 
 # ---------------------------------------------------------------- functions as sources

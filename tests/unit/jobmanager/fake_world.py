@@ -32,6 +32,7 @@ from tidegate.protocol.instructions import (
     DeleteSavepoint,
     DeleteState,
     DeliverResults,
+    DiscoverSplits,
     Instruction,
     JobEnded,
     Log,
@@ -188,6 +189,9 @@ class World(InstructionCarrier):
 
     def deliver_results(self, instruction: DeliverResults) -> None:
         raise AssertionError(f"nobody collects results: {instruction}")
+
+    def discover_splits(self, instruction: DiscoverSplits) -> None:
+        raise AssertionError(f"no source has an enumerator: {instruction}")
 
     def status_changed(self, instruction: StatusChanged) -> None:
         before = self.statuses[-1] if self.statuses else JobStatus.CREATED

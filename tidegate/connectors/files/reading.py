@@ -1,4 +1,4 @@
-"""The readers of `FileSource`: a fixed list of file parts, or a folder that is watched.
+"""The readers of `FileSource`: a split is a list of file parts, read one after the other.
 
 A reader has one file open at a time. Files of an object store are read on helper threads, one batch ahead, so that the
 mailbox never waits for the network; local files are read at once, a bounded piece per call.
@@ -7,22 +7,18 @@ mailbox never waits for the network; local files are read at once, a bounded pie
 from __future__ import annotations
 
 import functools
-import logging
 import os
-import zlib
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.common.errors import present
 from tidegate.connectors.files.input_files import FileStatus, InputFile, InputFiles, is_remote
-from tidegate.contracts.connectors import SourceSplit, SplitReader
+from tidegate.contracts.connectors import SourceContext, SourceSplit, SplitReader
 from tidegate.contracts.file_formats import FileFormat, FileRecordReader, InputFileError, input_errors
 
 _HELPERS = 4  # threads of a worker process that read from object stores
-_log = logging.getLogger(__name__)
+_WOKEN_BEFORE_MS = 1000.0  # when a helper thread is done, the reader is woken: this is only for the worst case
 
 
 @functools.lru_cache(maxsize=1)
@@ -48,12 +44,29 @@ class FilePart:
     def whole(status: FileStatus) -> FilePart:
         return FilePart(status.path, status.size, status.modified_ns, 0, status.size)
 
+    @property
+    def name(self) -> str:
+        """Of the file as it was found: `path_of` gives its path back."""
+        return f"{self.path}@{self.size}-{self.modified_ns}"
+
+
+def path_of(name: str) -> str:
+    return name.rpartition("@")[0]
+
 
 class PartReader:
     """One part. The file has to be the same at the first record, at the last one, and after every restart."""
 
-    def __init__(self, files: InputFiles, file_format: FileFormat, part: FilePart, offset: Any | None) -> None:
+    def __init__(
+        self,
+        files: InputFiles,
+        file_format: FileFormat,
+        part: FilePart,
+        offset: Any | None,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
         self._files = files
+        self._wake = wake  # called when a helper thread is done
         self._format = file_format
         self._part = part
         self._start_offset = offset
@@ -67,12 +80,19 @@ class PartReader:
             values, self.offset = self._step(max_records)
             return values
         if self._future is None:
-            self._future = _in_background(self._step, max_records)
+            self._future = self._begin_step(max_records)
         if not self._future.done():
             return []
         values, self.offset = self._future.result()
-        self._future = None if values is None else _in_background(self._step, max_records)
+        self._future = None if values is None else self._begin_step(max_records)
         return values
+
+    def _begin_step(self, max_records: int) -> Future[tuple[list[Any] | None, Any]]:
+        future: Future[tuple[list[Any] | None, Any]] = _in_background(self._step, max_records)
+        wake = self._wake
+        if wake is not None:
+            future.add_done_callback(lambda _: wake())
+        return future
 
     @property
     def waiting(self) -> bool:
@@ -125,9 +145,19 @@ class FileListSplit(SourceSplit):
 
     parts: tuple[FilePart, ...]
 
+    @staticmethod
+    def of_found(parts: Sequence[FilePart]) -> FileListSplit:
+        """Of files that were found while the job runs, each in one split only."""
+        return FileListSplit(f"from {parts[0].name}", tuple(parts))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.parts)
+
 
 class FileListReader(SplitReader[Any]):
-    """The offset is (number of the part, offset in it)."""
+    """The offset is (number of the part, offset in it). `queued`: it waits for others until it is polled, which holds
+    nobody's time back."""
 
     def __init__(
         self,
@@ -135,21 +165,26 @@ class FileListReader(SplitReader[Any]):
         file_format: FileFormat,
         split: FileListSplit,
         offset: tuple[int, Any] | None,
-        clock: Any,
+        context: SourceContext,
+        queued: bool = False,
     ) -> None:
         self._files = files
         self._format = file_format
         self._parts = split.parts
         self._index = 0 if offset is None else offset[0]
         self._offset: Any = None if offset is None else offset[1]
-        self._clock = clock
+        self._clock = context.clock
+        self._wake = context.wake
+        self._queued = queued
         self._reader: PartReader | None = None
 
     def poll(self, max_records: int) -> list[Any] | None:
+        self._queued = False
         if self._index >= len(self._parts):
             return None
         if self._reader is None:
-            self._reader = PartReader(self._files, self._format, self._parts[self._index], self._offset)
+            part = self._parts[self._index]
+            self._reader = PartReader(self._files, self._format, part, self._offset, self._wake)
         values = self._reader.poll(max_records)
         if values is not None:
             return values
@@ -164,148 +199,44 @@ class FileListReader(SplitReader[Any]):
     def progress(self) -> float:
         return self._index / max(1, len(self._parts))
 
+    @property
+    def idle(self) -> bool:
+        return self._queued
+
     def wake_at_ms(self) -> float | None:
-        if self._reader is not None and self._reader.waiting:
-            return None
         now: float = self._clock.now_ms()
-        return now
+        if self._reader is None or not self._reader.waiting:
+            return now
+        return None if self._wake is None else now + _WOKEN_BEFORE_MS
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
 
 
-# ---------------------------------------------------------------- a folder that is watched
+# ---------------------------------------------------------------- a folder that is watched, in older snapshots
 
 
 @dataclass(frozen=True)
 class MonitorSplit(SourceSplit):
-    """The files whose name hashes to this lane, those of today and those to come."""
+    """Once a lane: the files whose names have this hash. Snapshots of older versions have them."""
 
     lane: int
     lanes: int
 
-    def has(self, path: str) -> bool:
-        return zlib.crc32(path.encode()) % self.lanes == self.lane
-
 
 @dataclass(frozen=True)
 class MonitorOffset:
+    """Of a lane."""
+
     processed: dict[str, tuple[int, int]]  # path -> (size, time of change) of every file that was read to its end
     part: FilePart | None  # being read
     offset: Any  # in it
 
-
-class FolderWatch:
-    """The listing that the lanes of a subtask share: made anew every interval, for object stores on a helper thread."""
-
-    def __init__(self, files: InputFiles, remote: bool, interval_ms: float) -> None:
-        self._files = files
-        self._remote = remote
-        self._interval_ms = interval_ms
-        self._future: Future[list[FileStatus]] | None = None
-        self.version = 0  # of `found`; 0: nothing was listed yet
-        self.found: list[FileStatus] = []
-        self.next_ms: float | None = None  # when the next listing is due
-
-    def refresh(self, now_ms: float) -> None:
-        if self._future is not None:
-            if self._future.done():
-                future, self._future = self._future, None
-                self._take(future.result(), now_ms)
-        elif self.next_ms is None or now_ms >= self.next_ms:
-            if self._remote:
-                self._future = _in_background(self._files.list_all)
-            else:
-                self._take(self._files.list_all(), now_ms)
-
-    def _take(self, found: list[FileStatus], now_ms: float) -> None:
-        self.found = sorted(found, key=lambda status: (status.modified_ns, status.path))
-        self.version += 1
-        self.next_ms = now_ms + self._interval_ms
-
-    @property
-    def listing(self) -> bool:
-        return self._future is not None
-
-
-class MonitorReader(SplitReader[Any]):
-    """Reads the files of its lane one after the other, oldest first, and never ends. A file is read once: when it is
-    changed later, that is only logged."""
-
-    def __init__(
-        self,
-        files: InputFiles,
-        file_format: FileFormat,
-        split: MonitorSplit,
-        offset: MonitorOffset | None,
-        watch: FolderWatch,
-        clock: Any,
-    ) -> None:
-        self._files = files
-        self._format = file_format
-        self._split = split
-        self._watch = watch
-        self._clock = clock
-        self._processed = {} if offset is None else dict(offset.processed)
-        self._queue: deque[FilePart] = deque()  # found, in order, not begun
-        self._version = 0  # of the listing that was looked at last
-        self._warned: set[FileStatus] = set()
-        self._part = None if offset is None else offset.part
-        self._reader: PartReader | None = None
-        if offset is not None and offset.part is not None:
-            self._reader = PartReader(files, file_format, offset.part, offset.offset)
-
-    def poll(self, max_records: int) -> list[Any]:
-        if self._reader is None:
-            if not self._queue:
-                self._look()
-            if not self._queue:
-                return []
-            self._part = self._queue.popleft()
-            self._reader = PartReader(self._files, self._format, self._part, None)
-        values = self._reader.poll(max_records)
-        if values is not None:
-            return values
-        part = present(self._part, "the part that was read")
-        self._processed[part.path] = (part.size, part.modified_ns)
-        self._reader.close()
-        self._reader, self._part = None, None
-        return []
-
-    def _look(self) -> None:
-        watch = self._watch
-        watch.refresh(self._clock.now_ms())
-        if watch.version == self._version:
-            return
-        self._version = watch.version
-        for status in watch.found:
-            if not self._split.has(status.path):
-                continue
-            before = self._processed.get(status.path)
-            if before is None:
-                self._queue.append(FilePart.whole(status))
-            elif before != (status.size, status.modified_ns) and status not in self._warned:
-                self._warned.add(status)
-                _log.warning("%s was changed after it had been read; what is new in it is not read", status.path)
-
-    @property
-    def idle(self) -> bool:
-        return self._reader is None and not self._queue and self._version > 0
-
-    def offset(self) -> MonitorOffset:
-        return MonitorOffset(dict(self._processed), self._part, None if self._reader is None else self._reader.offset)
-
-    def wake_at_ms(self) -> float | None:
-        if self._reader is not None and self._reader.waiting:
-            return None
-        now: float = self._clock.now_ms()
-        if self._reader is not None or self._queue:
-            return now
-        if self._watch.listing:
-            return None
-        return now if self._watch.next_ms is None else max(now, self._watch.next_ms)
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+    def as_lists(self) -> list[tuple[SourceSplit, Any, bool]]:
+        """The same as splits of today: those that are done, and what is being read."""
+        done = [FilePart(path, size, modified, 0, size) for path, (size, modified) in self.processed.items()]
+        lists: list[tuple[SourceSplit, Any, bool]] = [(FileListSplit.of_found([part]), None, True) for part in done]
+        if self.part is not None:
+            lists.append((FileListSplit.of_found([self.part]), (0, self.offset), False))
+        return lists

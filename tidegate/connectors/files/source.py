@@ -8,22 +8,22 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.common.time import Duration
+from tidegate.connectors.files.folder_watch import FolderEnumerator
 from tidegate.connectors.files.input_files import FileStatus, InputFiles
-from tidegate.connectors.files.reading import (
-    FileListReader,
-    FileListSplit,
-    FilePart,
-    FolderWatch,
-    MonitorReader,
-    MonitorSplit,
+from tidegate.connectors.files.reading import FileListReader, FileListSplit, FilePart, MonitorOffset, MonitorSplit
+from tidegate.contracts.connectors import (
+    Boundedness,
+    Source,
+    SourceContext,
+    SourceSplit,
+    SplitEnumerator,
+    SplitReader,
 )
-from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 from tidegate.contracts.file_formats import BulkFormat, FileFormat
 from tidegate.formats.text_lines import StreamFormat
 from tidegate.storage.location import StorageLocation
 
 _SPLIT_BYTES = 64 << 20
-_LANES = 16  # of a watched folder at the least: a job can be rescaled up to this parallelism
 
 
 class FileEnumeratorProvider:
@@ -90,7 +90,6 @@ class FileSource(Source[Any]):
         self._enumerator = enumerator
         self._interval_ms = interval_ms  # None: bounded
         self._files: InputFiles | None = None  # of this process
-        self._watch: FolderWatch | None = None
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:
@@ -117,20 +116,30 @@ class FileSource(Source[Any]):
     def create_splits(self, parallelism: int) -> Sequence[SourceSplit]:
         found = self._open_files().list_all()  # also says early when a path does not exist
         if self._interval_ms is not None:
-            lanes = max(parallelism, _LANES)
-            return [MonitorSplit(f"lane-{i}", i, lanes) for i in range(lanes)]
+            return []
         parts = [part for status in found for part in self._enumerator.parts(self._format, status)]
         lists = [tuple(parts[i::parallelism]) for i in range(min(parallelism, len(parts)))]
         return [FileListSplit(f"list-{i}", mine) for i, mine in enumerate(lists)]
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Any]:
-        files = self._open_files()
-        if isinstance(split, MonitorSplit):
-            if self._watch is None:
-                remote = not all(location.is_local for location in self._locations)
-                self._watch = FolderWatch(files, remote, self._interval_ms or 1000)
-            return MonitorReader(files, self._format, split, offset, self._watch, context.clock)
-        return FileListReader(files, self._format, of_type(FileListSplit, split), offset, context.clock)
+        files, parts = self._open_files(), of_type(FileListSplit, split)
+        return FileListReader(files, self._format, parts, offset, context, queued=self._interval_ms is not None)
+
+    @property
+    def reads_in_turn(self) -> bool:  # type: ignore[override]
+        return self._interval_ms is not None
+
+    @property
+    def discovery_interval_ms(self) -> float | None:
+        return self._interval_ms
+
+    def create_enumerator(self, parallelism: int) -> SplitEnumerator:
+        return FolderEnumerator(self._open_files(), parallelism)
+
+    def restored_splits(self, split: SourceSplit, offset: Any, done: bool) -> list[tuple[SourceSplit, Any, bool]]:
+        if not isinstance(split, MonitorSplit):
+            return [(split, offset, done)]
+        return [] if offset is None else of_type(MonitorOffset, offset).as_lists()
 
     def _open_files(self) -> InputFiles:
         if self._files is None:
@@ -141,7 +150,7 @@ class FileSource(Source[Any]):
         return self._format.get_produced_type()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_files": None, "_watch": None}
+        return self.__dict__ | {"_files": None}
 
     def __repr__(self) -> str:
         return f"FileSource({', '.join(map(str, self._locations))})"

@@ -15,11 +15,12 @@ over the checkpoint is dropped, and an acknowledgement that still comes only has
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
 from tidegate.common.errors import check_internal
-from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.completed_store import CompletedCheckpoint, CompletedCheckpointStore
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason, FailureManager, Tolerance
@@ -55,6 +56,7 @@ from tidegate.protocol.messages import (
     TriggerCheckpoint,
 )
 from tidegate.storage.cleanup import Deletion, FileProtection, SharedFileRegistry
+from tidegate.storage.handles import EnumeratorState
 
 _MAX_REMEMBERED = 100
 
@@ -107,6 +109,7 @@ class CheckpointCoordinator:
         sources = {graph.slot_of(v, s) for v, s in graph.all_tasks() if graph.vertices[v].is_source}
         self._source_slots = tuple(sorted(sources))
         self._out: list[Outcome] = []
+        self.enumerators: Callable[[], dict[OperatorId, EnumeratorState]] = dict  # asked at each trigger
 
     # ------------------------------------------------------------ what can be seen from outside
     @property
@@ -295,7 +298,11 @@ class CheckpointCoordinator:
     def _trigger(self, request: CheckpointRequest, attempt: AttemptNumber, now_ms: float) -> None:
         checkpoint_id = self._next_id
         self._next_id = CheckpointId(checkpoint_id + 1)
-        pending = PendingCheckpoint(checkpoint_id, request, attempt, self._graph, now_ms, self._settings.timeout_ms)
+        # What was sent to a source before the trigger is in its snapshot, what is sent later is not: so is this.
+        enumerators = self.enumerators()
+        pending = PendingCheckpoint(
+            checkpoint_id, request, attempt, self._graph, now_ms, self._settings.timeout_ms, enumerators
+        )
         self._pending[checkpoint_id] = pending
         if not request.target:
             self._files.begin(checkpoint_id)

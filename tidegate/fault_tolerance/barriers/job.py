@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import assert_never
 
 from tidegate.common.errors import InternalError
-from tidegate.common.ids import AttemptNumber, CheckpointId
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.checkpoint_view import CheckpointsView, CheckpointViews
@@ -20,6 +21,7 @@ from tidegate.fault_tolerance.job_side import (
 from tidegate.fault_tolerance.recovery_points import RecoveryPoints, Refusal, RestorePoint
 from tidegate.protocol.instructions import CheckpointRequestDone, Instruction, Log
 from tidegate.protocol.messages import AckCheckpoint, DeclineCheckpoint, FaultToleranceMessage, WantCheckpoint
+from tidegate.storage.handles import EnumeratorState
 from tidegate.storage.job_directory import checkpoint_directory
 
 _NO_CHECKPOINTS = (
@@ -52,6 +54,9 @@ class BarrierCheckpoints(JobFaultTolerance):
     @property
     def stopped(self) -> bool:
         return self.coordinator.stopped is not None
+
+    def keep_in_snapshots(self, enumerators: Callable[[], dict[OperatorId, EnumeratorState]]) -> None:
+        self.coordinator.enumerators = enumerators
 
     # ------------------------------------------------------------ the life of attempts
     def on_deployed(self, attempt: AttemptNumber, point: RestorePoint | None, now_ms: float) -> list[Instruction]:

@@ -6,11 +6,12 @@ import enum
 
 import tidegate
 from tidegate.common.errors import check_internal
-from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SubtaskIndex, VertexId
 from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind, CheckpointRequest
 from tidegate.graph.job_graph import JobGraph
 from tidegate.storage.handles import (
     CheckpointMetadata,
+    EnumeratorState,
     OperatorMetadata,
     OperatorSnapshot,
     TaskSnapshot,
@@ -40,6 +41,7 @@ class PendingCheckpoint:
         graph: JobGraph,
         triggered_ms: float,
         timeout_ms: float,
+        enumerators: dict[OperatorId, EnumeratorState] | None = None,
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.request = request
@@ -48,6 +50,7 @@ class PendingCheckpoint:
         self.deadline_ms = triggered_ms + timeout_ms
         self.state = PendingState.COLLECTING
         self._graph = graph
+        self._enumerators = enumerators or {}  # as they were at the trigger
         self._waiting = set(graph.all_tasks())  # every subtask of every vertex, also those at the end of their data
         self.snapshots: dict[tuple[VertexId, SubtaskIndex], TaskSnapshot] = {}  # disjoint from _waiting
 
@@ -123,6 +126,7 @@ class PendingCheckpoint:
             operators=operators,
             channels=[channel for _, s in sorted(self.snapshots.items()) for channel in s.channels],
             tidegate_version=tidegate.__version__,
+            enumerators=self._enumerators,
         )
 
     def check_invariants(self) -> None:

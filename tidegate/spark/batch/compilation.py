@@ -50,7 +50,7 @@ class CompiledJob:
 def with_splits(graph: JobGraph) -> JobGraph:
     """The graph as it is shipped. Raises when a source never ends or something cannot be pickled."""
     check_bounded(graph)
-    graph = make_splits(with_stand_in_splits(graph))
+    graph = make_splits(with_stand_in_splits(graph), all_of_them=True)
     check_picklable(graph)
     return graph
 

@@ -83,7 +83,7 @@ class BatchTask:
         self._ends = [(o, self._end_series(p)) for o, p in zip(outputs, plan.outputs, strict=True)]
         self._contexts = OperatorContexts(
             TaskPlace(plan.job_id, plan.vertex, SubtaskIndex(subtask), AttemptNumber(attempt)),
-            OperatorServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self, log.warning),
+            OperatorServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self, None, log.warning),
             KeyedBackends(kind, settings.rocksdb, 0, self._host.clock.now_ms),
             dataclasses.replace(settings, checkpointing=False),
         )

@@ -16,6 +16,7 @@ from tidegate.common.file_limits import raise_file_limit
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_id import JobID
 from tidegate.jobmanager.carrier import InstructionCarrier
+from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.preparation import PreparedJob
@@ -31,6 +32,7 @@ from tidegate.protocol.instructions import (
     DeleteSavepoint,
     DeleteState,
     DeliverResults,
+    DiscoverSplits,
     Instruction,
     JobEnded,
     Log,
@@ -80,6 +82,7 @@ class JobManager(InstructionCarrier):
         self._settings = job.settings
         self._bundle = bundle
         self._storage = job.storage
+        self._discovery = DiscoveryWork(job.graph)
         self._clock = SystemClock()
         self._events: deque[Callable[[float], list[Instruction]]] = deque()
         self._waker = Waker()
@@ -174,6 +177,7 @@ class JobManager(InstructionCarrier):
         finally:
             self._printer.close()
             self._storage_work.close()
+            self._discovery.close()
             self._router.close()
             self._authenticator.stop()
             self._context.destroy(linger=500)
@@ -294,6 +298,13 @@ class JobManager(InstructionCarrier):
 
     def deliver_results(self, instruction: DeliverResults) -> None:
         self.client.deliver(instruction)
+
+    def discover_splits(self, instruction: DiscoverSplits) -> None:
+        attempt, operator_id = instruction.attempt, instruction.operator_id
+        self._discovery.discover(
+            instruction,
+            lambda found: self._post(lambda now: self._master.on_splits_discovered(attempt, operator_id, found, now)),
+        )
 
     def status_changed(self, instruction: StatusChanged) -> None:
         log.info("job %s (%s) is %s", self._job_name, self._job_id, instruction.status.name)

@@ -184,7 +184,7 @@ class SlotWorker:
             return _MAX_IDLE_WAIT_MS
         return max(0.0, min(_MAX_IDLE_WAIT_MS, deadline - self.clock.now_ms()))
 
-    def _post(self, mail: Callable[[], None]) -> None:
+    def post(self, mail: Callable[[], None]) -> None:
         """From any thread."""
         self._mail.append(mail)
         self._waker.wake()
@@ -193,7 +193,7 @@ class SlotWorker:
         """On the control thread."""
         if isinstance(message, Leave):
             self._printer.close()  # the mailbox thread may be waiting there
-        self._post(lambda: self._on_message(message))
+        self.post(lambda: self._on_message(message))
 
     def _on_message(self, message: MasterToSlot) -> None:
         if isinstance(message, Leave):
@@ -247,7 +247,7 @@ class SlotWorker:
                 result, error = work(), None
             except BaseException as failure:
                 result, error = None, failure
-            self._post(lambda: done(result, error))
+            self.post(lambda: done(result, error))
 
         with contextlib.suppress(RuntimeError):  # shutting down
             self._helpers.submit(job)
@@ -255,7 +255,7 @@ class SlotWorker:
     def run_coroutine(
         self, call: Callable[[], Awaitable[Any]], done: Callable[[Any, BaseException | None], None]
     ) -> Callable[[], None]:
-        return self._event_loop.run(call, lambda result, error: self._post(lambda: done(result, error)))
+        return self._event_loop.run(call, lambda result, error: self.post(lambda: done(result, error)))
 
     def operator_made(self, operator: Operator) -> None:
         """Nothing stands in front of operators here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -68,8 +69,12 @@ class SourceOperator(Operator, ReadsInOrder):
         self._idle = False  # what was sent on last
         assigner = getattr(spec.watermark_strategy, "timestamp_assigner", None)
         self._extract = None if assigner is None else bind(assigner, "extract_timestamp")
-        self._in_order = False  # read each split to its end before the next one
-        self.finished = False  # every split was read to its end
+        self._in_order = bool(getattr(spec.source, "reads_in_turn", False))  # a split to its end before the next one
+        self._grows = getattr(spec.source, "discovery_interval_ms", None) is not None  # splits come while the job runs
+        self._complete = not self._grows  # no more will come
+        self._messages = 0  # with splits, so far
+        self.restored_names: list[str] | None = None  # of a source that grows: what its restored state has
+        self.finished = False  # every split was read to its end, and no more will come
         self.wake_at_ms: float | None = None  # after an empty poll: when to poll again
 
     def open(self) -> None:
@@ -80,29 +85,62 @@ class SourceOperator(Operator, ReadsInOrder):
             mine: list[Any] = [(s, None, False, None) for s in (self._all_splits or ())[c.subtask :: c.parallelism]]
         else:
             mine = list(self._state.get())
-        where = SourceContext(self.name, c.subtask, c.parallelism, c.clock)
-        where.runtime_context = OperatorRuntimeContext(c)
+        self._place = SourceContext(self.name, c.subtask, c.parallelism, c.clock)
+        self._place.runtime_context = OperatorRuntimeContext(c)
+        post = c.post
+        if post is not None:
+            self._place.wake = lambda: post(self._look_again)
+        if self._grows and c.restored_checkpoint is not None:
+            mine = self._still_to_read(mine)
         for split, offset, done, progress in mine:
-            time = WatermarkProducer(self._strategy, c.clock.now_ms())
-            if progress is not None:
-                time.restore(progress)
-            try:
-                reader = None if done else self._source.create_reader(split, offset, where)
-            except Exception as error:
-                self.fail(f"create_reader() of split '{split.split_id}'", error)
-            self._splits.append(_OpenSplit(split, offset, reader, time))
-        self.finished = all(s.reader is None for s in self._splits)
+            self._add_split(split, offset, done, progress)
+        self.finished = self._complete and all(s.reader is None for s in self._splits)
+
+    def _still_to_read(self, restored: list[Any]) -> list[Any]:
+        """Of a source that grows. What is known of the others is with the enumerator, which is told of all."""
+        entries = [
+            (split, offset, done, entry[3])
+            for entry in restored
+            for split, offset, done in self._source.restored_splits(*entry[:3])
+        ]
+        self.restored_names = [name for split, *_ in entries for name in split.names]
+        return [entry for entry in entries if not entry[2]]
+
+    def _add_split(self, split: SourceSplit, offset: Any, done: bool, progress: Any) -> None:
+        time = WatermarkProducer(self._strategy, self.context.clock.now_ms())
+        if progress is not None:
+            time.restore(progress)
+        try:
+            reader = None if done else self._source.create_reader(split, offset, self._place)
+        except Exception as error:
+            self.fail(f"create_reader() of split '{split.split_id}'", error)
+        self._splits.append(_OpenSplit(split, offset, reader, time))
+
+    def take_splits(self, number: int, payloads: list[bytes], complete: bool) -> None:
+        """Message `number` with splits that were discovered."""
+        if number <= self._messages:
+            return  # a repetition
+        check_internal(number == self._messages + 1, f"source '{self.name}' has missed splits that were sent to it")
+        self._messages = number
+        for payload in payloads:
+            self._add_split(pickle.loads(payload), None, False, None)
+        self._complete = complete
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self.wake_at_ms = None
 
     def poll(self, max_records: int, now_ms: float) -> int:
         """Read and emit one batch from the next split that has records. 0: nothing right now (see `wake_at_ms`), or
         `finished`."""
         self.wake_at_ms = None
-        count = len(self._splits)
-        for _ in range(count):
-            current = self._splits[self._turn]
+        for _ in range(len(self._splits)):
+            count = len(self._splits)
+            index = self._turn % count
+            current = self._splits[index]
             reader = current.reader
             if reader is None or not self._in_order:
-                self._turn = (self._turn + 1) % count
+                self._turn = (index + 1) % count
             if reader is None:
                 continue
             if self._limit is not None and current.time.reached > self._limit:
@@ -116,8 +154,10 @@ class SourceOperator(Operator, ReadsInOrder):
                     current.offset = reader.offset()
                     current.reader = None
                     reader.close()
-                    if self._in_order:
-                        self._turn = (self._turn + 1) % count
+                    self._turn = index + 1
+                    if self._grows:  # the enumerator knows of it
+                        del self._splits[index]
+                        self._turn = index
                     continue
                 wake = None if len(polled) else reader.wake_at_ms()
             except Exception as error:
@@ -129,7 +169,7 @@ class SourceOperator(Operator, ReadsInOrder):
             self.wake_at_ms = wake if self.wake_at_ms is None else min(wake, self.wake_at_ms)
             if self._in_order:
                 return 0
-        self.finished = self.wake_at_ms is None
+        self.finished = self._complete and self.wake_at_ms is None
         return 0
 
     def figures(self) -> SourceFigures:
@@ -211,6 +251,7 @@ class SourceOperator(Operator, ReadsInOrder):
 
     def read_in_order(self) -> None:
         self._in_order = True
+        self._complete = True
 
     def announce_reached(self) -> None:
         for split in self._splits:
