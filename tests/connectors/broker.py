@@ -26,6 +26,7 @@ VERSION = "4.3.1"
 _PACKAGE = f"org.apache.kafka:kafka_2.13:{VERSION}"
 _JAVA_OPTIONS = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
 _START_SECONDS = 60
+_WITH_PASSWORDS = ("SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL")
 _CLUSTER_ID = "dGlkZWdhdGUtdGVzdHMtMQ"
 
 
@@ -79,8 +80,10 @@ def free_port() -> int:
 class Broker:
     """`start` returns when the broker answers. `kill` is SIGKILL; what was acknowledged is there after `start`."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any] | None = None, secured_port: int | None = None) -> None:
+        """`secured_port`: a second listener, with SASL over TLS as the settings say."""
         self.folder = folder
+        self.secured_port = secured_port
         self.port, self._controller_port = free_port(), free_port()
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,15 +113,19 @@ class Broker:
         self._wait_until_up()
 
     def _write_config(self, folder: Path) -> Path:
+        listeners = [f"PLAINTEXT://127.0.0.1:{self.port}"]
+        if self.secured_port is not None:
+            listeners.append(f"SASL_SSL://127.0.0.1:{self.secured_port}")
+        plain = ("PLAINTEXT", "CONTROLLER")
         settings: dict[str, Any] = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{self._controller_port}"]),
+            "advertised.listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "listener.security.protocol.map": ",".join([*(f"{n}:PLAINTEXT" for n in plain), *_WITH_PASSWORDS]),
             "log.dirs": folder / "data",
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 4,
@@ -190,6 +197,13 @@ class Broker:
         admin.create_topics([topic])[name].result(20)
         return name
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Up to so many."""
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin.create_partitions([NewPartitions(name, partitions)])[name].result(20)
+
     def produce(self, topic: str, values: list[Any], partition: int | None = None) -> None:
         from confluent_kafka import Producer
 
@@ -255,9 +269,9 @@ def _formatted(classes: str, config: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running_broker(settings: dict[str, Any] | None = None) -> Iterator[Broker]:
+def running_broker(settings: dict[str, Any] | None = None, secured_port: int | None = None) -> Iterator[Broker]:
     folder = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
-    broker = Broker(folder, settings)
+    broker = Broker(folder, settings, secured_port)
     try:
         broker.start()
         yield broker

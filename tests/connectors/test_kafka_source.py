@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -34,12 +36,23 @@ def of(broker: Broker, *topics: str) -> KafkaSourceBuilder:
 class Reading:
     """The splits of one subtask, read as the task does."""
 
-    def __init__(self, source: KafkaSource, offsets: dict[str, Any] | None = None, splits: Any = None) -> None:
+    def __init__(
+        self,
+        source: KafkaSource,
+        offsets: dict[str, Any] | None = None,
+        splits: Any = None,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
         self.source = cloudpickle.loads(cloudpickle.dumps(source))
         self.splits = self.source.create_splits(1) if splits is None else splits
-        context = SourceContext("source", 0, 1, WallClock())
+        self._context = SourceContext("source", 0, 1, WallClock())
+        self._context.wake = wake
         wanted = offsets or {}
-        self.readers = [self.source.create_reader(s, wanted.get(s.split_id), context) for s in self.splits]
+        self.readers = [self.source.create_reader(s, wanted.get(s.split_id), self._context) for s in self.splits]
+
+    def add(self, splits: Any) -> None:
+        self.splits = [*self.splits, *splits]
+        self.readers += [self.source.create_reader(split, None, self._context) for split in splits]
 
     def until(self, count: int | None = None, seconds: float = 20) -> list[Any]:
         """Until so many records have come; None: until all splits have ended."""
@@ -150,6 +163,67 @@ def test_topics_by_pattern_and_partitions_by_number(broker: Broker, name: str) -
         of(broker).set_partitions({KafkaTopicPartition(f"{name}-0", 7)}).build().create_splits(1)
     with pytest.raises(KafkaError, match="no topic matches"):
         of(broker).set_topic_pattern(f"{name}-none").build().create_splits(1)
+
+
+def test_partitions_and_topics_that_appear_are_discovered(broker: Broker, name: str) -> None:
+    broker.create_topic(f"{name}-a", 1)
+    build = of(broker).set_topic_pattern(f"{name}-.").set_starting_offsets(Offsets.latest())
+    source = build.set_property("partition.discovery.interval.ms", "100").build()
+    broker.produce(f"{name}-a", ["not read"])
+    reading = Reading(source)
+    known = {split.split_id for split in reading.splits}
+    enumerator = source.create_enumerator(1)
+    assert enumerator.discover(known).splits == []
+    broker.produce(f"{name}-a", ["first"])
+    assert reading.until(1) == ["first"]
+    broker.add_partitions(f"{name}-a", 2)
+    broker.create_topic(f"{name}-b", 1)
+    broker.produce(f"{name}-a", ["second"], 1)
+    broker.produce(f"{name}-b", ["third"], 0)  # before it is discovered: read all the same
+    discovery = enumerator.discover(known)
+    assert [split.split_id for split in discovery.splits] == [f"{name}-b-0", f"{name}-a-1"]
+    assert not discovery.complete
+    reading.add(discovery.splits)
+    assert sorted(reading.until(2)) == ["second", "third"]
+    assert enumerator.discover(known | {split.split_id for split in discovery.splits}).splits == []
+    reading.close()
+
+
+def test_when_partitions_are_looked_for(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    def interval(build: KafkaSourceBuilder, value: str | None = None) -> float | None:
+        if value is not None:
+            build.set_property("partition.discovery.interval.ms", value)
+        return build.build().discovery_interval_ms
+
+    assert interval(of(broker, topic)) == 300_000
+    assert interval(of(broker, topic), "50") == 50
+    assert interval(of(broker, topic), "0") is None
+    assert interval(of(broker, topic), "-1") is None
+    assert interval(of(broker, topic).set_bounded(Offsets.latest()), "50") is None
+    assert interval(of(broker, topic).set_unbounded(Offsets.latest())) is None
+    assert interval(of(broker).set_partitions({KafkaTopicPartition(topic, 0)}), "50") is None
+    with pytest.raises(ConfigurationError, match=r"'partition.discovery.interval.ms' is a number of milliseconds"):
+        interval(of(broker, topic), "soon")
+    waiting = of(broker).set_topic_pattern(f"{topic}-nothing.*").set_property("partition.discovery.interval.ms", "50")
+    assert waiting.build().create_splits(1) == []
+    gone = of(broker, f"{topic}-nothing").build().create_enumerator(1)
+    assert not gone.discover(frozenset()).splits
+    assert "tried again after the interval" in caplog.text
+
+
+def test_a_reader_wakes_its_task_instead_of_being_asked(broker: Broker, topic: str) -> None:
+    woken = threading.Event()
+    reading = Reading(of(broker, topic).build(), wake=woken.set)
+    for _ in range(3):
+        for reader in reading.readers:
+            assert reader.poll(10) == []
+            assert reader.wake_at_ms() > WallClock().now_ms() + 500
+        assert not woken.is_set()
+        broker.produce(topic, ["a", "b"], 1)
+        assert woken.wait(20)
+        assert reading.until(2) == ["a", "b"]
+        woken.clear()
+    reading.close()
 
 
 class Whole(KafkaRecordDeserializationSchema):

@@ -2,7 +2,8 @@
 
 librdkafka fetches on its own threads; the mailbox only takes what is there, many records at a time and of any of its
 partitions, and each reader gets its own. A partition whose reader does not come for its records (it waits for other
-sources, say) is paused, so that what is held in memory stays bounded.
+sources, say) is paused, so that what is held in memory stays bounded. When there is nothing, a thread waits in the
+client for the next record and wakes the mailbox.
 
 A bounded partition ends when its position has reached the stop: at a record behind it, or at "end of partition". The
 offset of the last record says nothing, since the marks of transactions take offsets too.
@@ -11,6 +12,7 @@ offset of the last record says nothing, since the marks of transactions take off
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -29,6 +31,8 @@ from tidegate.contracts.connectors import SourceSplit, SplitReader
 _FETCH = 10_000  # records taken from the client at once
 _HELD = 20_000  # records of one partition that wait for their reader before it is paused
 _BELIEVED_SECONDS = 2.0
+_WATCH_SECONDS = 0.1  # one look of the watch; closing waits for it
+_WOKEN_BEFORE_MS = 1000.0  # a reader is woken when something is there: this is only for the worst case
 _log = logging.getLogger(__name__)
 
 
@@ -45,7 +49,9 @@ class KafkaSplit(SourceSplit):
 class PartitionClient:
     """One consumer for the partitions of a subtask. Made by the first reader, closed with the last one."""
 
-    def __init__(self, settings: dict[str, Any], servers: str) -> None:
+    def __init__(
+        self, settings: dict[str, Any], servers: str, clock: Any = None, wake: Callable[[], None] | None = None
+    ) -> None:
         from confluent_kafka import Consumer, KafkaException, Message
         from confluent_kafka import KafkaError as Code
 
@@ -55,6 +61,8 @@ class PartitionClient:
         except KafkaException as error:
             raise refused("KafkaSource", "opening a consumer", servers, error) from None
         self.closed = False
+        self._clock = clock
+        self._watch = None if wake is None else IdleWatch(self._consumer, wake)
         self._trouble: tuple[float, str] | None = None  # since when, and what, of what the client cannot mend
         self._servers = servers
         self._eof = Code._PARTITION_EOF
@@ -86,8 +94,17 @@ class PartitionClient:
 
     def fetch(self) -> None:
         """Give what has arrived to the readers."""
+        first: list[Any] = []
+        if self._watch is not None and self._watch.begun:
+            first = self._watch.take()
+            if not first:
+                return
         messages = self._consumer.consume(_FETCH, 0)
+        if first:
+            messages = first + messages
         if not messages:
+            if self._watch is not None:
+                self._watch.begin()
             return
         self._trouble = None
         # Hot: for a record that is no error, two calls of the client, a look-up and an append. One topic is the rule.
@@ -101,6 +118,13 @@ class PartitionClient:
                 arrived.clear()
                 self._on_error(message)
         self._hand_out(arrived)
+
+    def wake_at_ms(self) -> float | None:
+        """As of a reader: not before the watch wakes it, if there is one."""
+        if self._watch is None or not self._watch.begun:
+            return None
+        now: float = self._clock.now_ms()
+        return now + _WOKEN_BEFORE_MS
 
     def _on_client_error(self, error: Any) -> None:
         """Called inside of `consume`. A topic that is not there may be so for a moment, while a broker starts: it is
@@ -190,7 +214,61 @@ class PartitionClient:
                 self._consumer.incremental_unassign([place])
         else:
             self.closed = True
+            if self._watch is not None:
+                self._watch.end()
             self._consumer.close()
+
+
+class IdleWatch:
+    """Waits for the next message of a consumer on a thread of its own, when told to, and wakes the mailbox. The message
+    comes before all that the consumer gives afterwards."""
+
+    def __init__(self, consumer: Any, wake: Callable[[], None]) -> None:
+        self._consumer = consumer
+        self._wake = wake
+        self.begun = False  # of the mailbox: from `begin` until `take` gave something
+        self._wanted = threading.Semaphore(0)
+        self._found: deque[Any] = deque()  # at most one: a message, or what the client raised
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        self.begun = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tidegate-kafka-watch", daemon=True)
+            self._thread.start()
+        self._wanted.release()
+
+    def take(self) -> list[Any]:
+        """The message, when it is there. Raises what the client has raised."""
+        if not self._found:
+            return []
+        found = self._found.popleft()
+        self.begun = False
+        if isinstance(found, BaseException):
+            raise found
+        return [found]
+
+    def end(self) -> None:
+        """Before the consumer is closed."""
+        self._ended = True
+        self._wanted.release()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.acquire()
+            found: Any = None
+            while found is None:
+                if self._ended:
+                    return
+                try:
+                    found = self._consumer.poll(_WATCH_SECONDS)
+                except BaseException as error:
+                    found = error
+            self._found.append(found)
+            self._wake()
 
 
 Deserializer = DeserializationSchema | KafkaRecordDeserializationSchema
@@ -302,6 +380,9 @@ class KafkaPartitionReader(SplitReader[Any]):
         stop = self.split.stop
         end = self._client.end_of(self.split) if stop is None else stop
         return None if end is None else max(0, end - self._next)
+
+    def wake_at_ms(self) -> float | None:
+        return self._client.wake_at_ms()
 
     def notify_checkpoint_complete(self, checkpoint_id: int, offset: Any) -> None:
         if self._commits and not self._client.closed:

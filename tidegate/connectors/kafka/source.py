@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import weakref
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,20 @@ from tidegate.connectors.kafka.settings import (
     librdkafka_settings,
     shown,
 )
-from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
+from tidegate.contracts.connectors import (
+    Boundedness,
+    Discovery,
+    Source,
+    SourceContext,
+    SourceSplit,
+    SplitEnumerator,
+    SplitReader,
+)
 
 _COMMITS = "commit.offsets.on.checkpoint"
+_DISCOVERY = "partition.discovery.interval.ms"
+_DISCOVERY_MS = 300_000.0  # as Flink's
+_log = logging.getLogger(__name__)
 
 
 class KafkaSource(Source[Any]):
@@ -32,9 +44,10 @@ class KafkaSource(Source[Any]):
     `KafkaSource.builder()`. Needs `pip install tidegate[kafka]`.
 
     Records have Kafka's timestamps as their event time; watermarks are made per partition. Records of transactions are
-    read when those are committed (`isolation.level`, if it is to be otherwise). The partitions are those that are there
-    when the job is submitted. Records whose value is empty (tombstones) are left out unless the schema sees the whole
-    record."""
+    read when those are committed (`isolation.level`, if it is to be otherwise). Partitions and topics that appear later
+    are looked for every `partition.discovery.interval.ms` (5 minutes; 0: never) and read from their beginning; not when
+    the source was given its partitions or where to stop. Records whose value is empty (tombstones) are left out unless
+    the schema sees the whole record."""
 
     def __init__(
         self,
@@ -73,16 +86,45 @@ class KafkaSource(Source[Any]):
         return Boundedness.BOUNDED if self._bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     def create_splits(self, parallelism: int) -> Sequence[SourceSplit]:
-        admin = ClusterAdmin("KafkaSource", self._properties)
+        admin = self.connect_admin()
         places = self._places(admin)
+        if not places and (self.discovery_interval_ms is None or _DISCOVERY not in self._properties):
+            raise KafkaError(
+                f"KafkaSource: no topic matches the pattern '{self._pattern}'. Is one to appear later, set_property("
+                f"'{_DISCOVERY}', '10000') makes the job wait for it"
+            )
+        return self._splits(admin, places, self._start)
+
+    def _splits(self, admin: ClusterAdmin, places: list[Place], start: KafkaOffsetsInitializer) -> list[SourceSplit]:
         committed_only = self._properties.get("isolation.level", "read_committed") == "read_committed"
         group = self._properties.get("group.id")
-        starts = self._start.resolve(admin, places, group, committed_only)
+        starts = start.resolve(admin, places, group, committed_only)
         stops = {} if self._stop is None else self._stop.resolve(admin, places, group, committed_only)
         return [
-            KafkaSplit(f"{topic}-{number}", topic, number, starts[topic, number], stops.get((topic, number)))
+            KafkaSplit(_split_id((topic, number)), topic, number, starts[topic, number], stops.get((topic, number)))
             for topic, number in places
         ]
+
+    @property
+    def discovery_interval_ms(self) -> float | None:
+        if self._bounded or self._partitions:
+            return None
+        given = self._properties.get(_DISCOVERY)
+        if given is None:
+            return _DISCOVERY_MS if self._stop is None else None
+        return float(given) if float(given) > 0 else None
+
+    def create_enumerator(self, parallelism: int) -> SplitEnumerator:
+        return _PartitionEnumerator(self)
+
+    def discover(self, admin: ClusterAdmin, known: AbstractSet[str]) -> list[SourceSplit]:
+        """Partitions that are there and not known, from their beginning: whatever the job starts from, what is written
+        to a partition before it is discovered belongs to the job."""
+        new = [place for place in self._places(admin) if _split_id(place) not in known]
+        return self._splits(admin, new, KafkaOffsetsInitializer.earliest())
+
+    def connect_admin(self) -> ClusterAdmin:
+        return ClusterAdmin("KafkaSource", self._properties)
 
     def _places(self, admin: ClusterAdmin) -> list[Place]:
         if self._partitions:
@@ -94,8 +136,6 @@ class KafkaSource(Source[Any]):
                     )
             return sorted(self._partitions)
         counts = admin.partitions(self._topics) if self._pattern is None else admin.matching(self._pattern)
-        if not counts:
-            raise KafkaError(f"KafkaSource: no topic matches the pattern '{self._pattern}'")
         # Numbers first: the partitions of a topic are spread over the subtasks, whatever their count.
         return sorted(((t, n) for t, count in counts.items() for n in range(count)), key=lambda place: place[::-1])
 
@@ -104,7 +144,9 @@ class KafkaSource(Source[Any]):
             raise TypeError(f"KafkaSource cannot read {split!r}")
         client = self._clients.get(context)
         if client is None or client.closed:
-            client = PartitionClient(self._consumer_settings(), self._properties["bootstrap.servers"])
+            client = PartitionClient(
+                self._consumer_settings(), self._properties["bootstrap.servers"], context.clock, context.wake
+            )
             self._clients[context] = client
             self._schema.open()
         commits = "group.id" in self._properties and self._properties.get(_COMMITS, "true") == "true"
@@ -134,6 +176,29 @@ class KafkaSource(Source[Any]):
     def __repr__(self) -> str:
         what = self._pattern or ", ".join(self._topics or sorted({topic for topic, _ in self._partitions}))
         return f"KafkaSource({what}, {shown(self._properties)})"
+
+
+def _split_id(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+class _PartitionEnumerator(SplitEnumerator):
+    """A broker that does not answer is asked again: the readers notice by themselves what the job cannot live with."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._admin: ClusterAdmin | None = None
+
+    def discover(self, known: AbstractSet[str]) -> Discovery:
+        try:
+            self._admin = self._admin or self._source.connect_admin()
+            return Discovery(self._source.discover(self._admin, known))
+        except KafkaError as error:
+            _log.warning("%s (while looking for new partitions; it is tried again after the interval)", error)
+            return Discovery()
+
+    def close(self) -> None:
+        self._admin = None
 
 
 class KafkaSourceBuilder:
@@ -238,6 +303,9 @@ class KafkaSourceBuilder:
             raise ConfigurationError("KafkaSource: give one of set_topics, set_topic_pattern and set_partitions")
         if self._schema is None:
             raise ConfigurationError("KafkaSource: set_value_only_deserializer (or set_deserializer) is missing")
+        interval = self._properties.get(_DISCOVERY, "0")
+        if not interval.strip().lstrip("+-").isdigit():
+            raise ConfigurationError(f"KafkaSource: '{_DISCOVERY}' is a number of milliseconds, got {interval!r}")
         needs_group = self._start.needs_group or (self._stop is not None and self._stop.needs_group)
         if needs_group and "group.id" not in self._properties:
             raise ConfigurationError("KafkaSource: committed offsets are those of a group; set_group_id is missing")

@@ -1,0 +1,124 @@
+"""A broker that asks for a password (SASL/PLAIN) over TLS, with a certificate made for the occasion: source, sink with
+transactions (which uses a second client), and what is said to those who may not in."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connectors.broker import Broker, free_port, running_broker
+from tests.connectors.cache import UnavailableError
+from tests.connectors.kafka_kit import barrier, builder, open_writer, write
+from tests.connectors.test_kafka_source import Reading, of
+from tidegate.connectors.kafka.offsets import KafkaOffsetsInitializer
+from tidegate.connectors.kafka.settings import KafkaError
+
+SECRET = "s3cret-of-the-tests"
+
+
+def make_certificate(folder: Path) -> None:
+    """`ca.pem`, and `broker.pem` (key and certificate) signed by it."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    extension = folder / "names.cnf"
+    extension.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    key = ("-newkey", "rsa:2048", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=tests")
+    openssl("req", *key, "-keyout", "b.key", "-out", "b.csr", "-subj", "/CN=localhost")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", str(extension))
+    openssl("x509", "-req", "-in", "b.csr", "-out", "b.pem", *signing)
+    openssl("pkcs8", "-topk8", "-nocrypt", "-in", "b.key", "-out", "b8.key")
+    (folder / "broker.pem").write_text((folder / "b8.key").read_text() + (folder / "b.pem").read_text())
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, dict[str, str]]]:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificate(folder)
+    port = free_port()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": folder / "broker.pem",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+            f'{module} username="admin" password="{SECRET}" user_job="{SECRET}";'
+        ),
+    }
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "job",
+        "sasl.password": SECRET,
+        "ssl.ca.location": str(folder / "ca.pem"),
+    }
+    try:
+        with running_broker(settings, secured_port=port) as broker:
+            yield broker, properties
+    except UnavailableError as error:
+        from tests.connectors.conftest import _missing
+
+        _missing(error)
+
+
+def secured_servers(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.secured_port}"
+
+
+def source_of(broker: Broker, topic: str, properties: dict[str, str]) -> Any:
+    build = of(broker, topic).set_bootstrap_servers(secured_servers(broker)).set_properties(properties)
+    return build.set_bounded(KafkaOffsetsInitializer.latest()).build()
+
+
+def sink_of(broker: Broker, topic: str, properties: dict[str, str]) -> Any:
+    build = builder(broker, topic).set_bootstrap_servers(secured_servers(broker)).set_transactional_id_prefix(topic)
+    for key, value in properties.items():
+        build.set_property(key, value)
+    return build.build()
+
+
+def test_a_transaction_is_written_committed_and_read(secured: Any, name: str) -> None:
+    broker, properties = secured
+    topic = broker.create_topic(name)
+    sink = sink_of(broker, topic, properties)
+    sink.check_start(1)
+    writer = open_writer(sink)
+    write(writer, ["a", "b"])
+    committables = barrier(writer)
+    assert broker.values(topic) == []
+    assert writer.committer.commit(committables) == []
+    writer.close()
+    reading = Reading(source_of(broker, topic, properties))
+    assert reading.until() == ["a", "b"]
+    assert SECRET not in repr(sink) + repr(reading.source) + repr(committables)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "start"),
+    [
+        pytest.param({"sasl.password": "not-this-one"}, lambda *a: sink_of(*a).check_start(1), id="password"),
+        pytest.param(
+            {"ssl.ca.location": "/etc/ssl/certs/ca-certificates.crt"},
+            lambda *a: source_of(*a).create_splits(1),
+            id="certificate",
+        ),
+    ],
+)
+def test_who_may_not_in_is_told_so_without_a_secret(
+    secured: Any, name: str, wrong: dict[str, str], start: Callable[..., Any]
+) -> None:
+    broker, properties = secured
+    topic = broker.create_topic(name)
+    with pytest.raises(KafkaError) as refusal:
+        start(broker, topic, properties | wrong)
+    text = str(refusal.value)
+    assert "KafkaS" in text
+    assert secured_servers(broker) in text
+    assert SECRET not in text
+    assert "not-this-one" not in text
