@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 JOBS ?= 2
 FUZZ ?= 20000
-SOURCES := tidegate pyspark_tidegate tests examples benchmarks
+SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
 .PHONY: help setup demo test lint format typecheck unit bench soak soak-connectors fuzz kafka postgres lock docs api-report clean
 

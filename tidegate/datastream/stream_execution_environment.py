@@ -22,6 +22,7 @@ from tidegate.connectors.collection import CollectionSource
 from tidegate.connectors.source_function import SourceFunctionSource
 from tidegate.contracts.connectors import Source
 from tidegate.contracts.functions import CheckpointedFunction, SourceFunction
+from tidegate.datastream import interception
 from tidegate.datastream.arguments import (
     checked_function,
     checked_int,
@@ -425,8 +426,9 @@ class StreamExecutionEnvironment(WorkerSettings):
         storing = [(cache, cache._new_run()) for cache in self._caches if cache._needs_run(self._operators)]
         operators = [*self._operators, *(sink for _, sink in storing)]
         built = build_job_graph(operators, self._graph_settings(), name, self._job_id())
-        submission = self._submission(built.job_graph)
+        submission = interception.intercepted(self._submission(built.job_graph))
         client = runtime_of(submission.configuration, submission.graph).submit(submission)
+        interception.started(client)
         for cache, sink in storing:
             cache._run_started(sink, client)
         self._operators.clear()

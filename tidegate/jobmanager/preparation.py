@@ -33,6 +33,7 @@ from tidegate.storage.memory import JobManagerStorage
 from tidegate.storage.metadata import read_metadata
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.deployment import RuntimeSettings, SlotPlan
+from tidegate.taskmanager.instrument import Instrument
 
 log = logging.getLogger("tidegate.jobmanager")
 
@@ -52,7 +53,12 @@ class PreparedJob:
         self.storage.close()
 
 
-def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: WorkerFiles | None = None) -> PreparedJob:
+def prepare_job(
+    graph: JobGraph,
+    configuration: Configuration,
+    worker_files: WorkerFiles | None = None,
+    instrument: Instrument | None = None,
+) -> PreparedJob:
     """Settings, storage, restore point, coordinator and JobMaster of a job whose graph has its splits. Raises, with
     nothing left behind, when the job cannot be started."""
     checkpoints = CheckpointSettings.from_configuration(configuration)
@@ -71,13 +77,15 @@ def prepare_job(graph: JobGraph, configuration: Configuration, worker_files: Wor
     restart = make_restart_strategy(restart_strategy_of(configuration, checkpoints is not None), random.Random())
     # Without checkpointing there are still savepoints, which have folders of their own.
     permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
-    storage = (
+    storage: CheckpointStorage = (
         JobManagerStorage(permissions=permissions)
         if checkpoints is None
         else checkpoint_storage(configuration, graph.job_id)
     )
+    if instrument is not None:
+        storage = instrument.storage(storage)
     checkpoints = checkpoints or CheckpointSettings.savepoints_only(configuration)
-    plan = cloudpickle.dumps(SlotPlan(graph, settings, storage.worker_storage(), storage.root))
+    plan = cloudpickle.dumps(SlotPlan(graph, settings, storage.worker_storage(), storage.root, instrument))
     storage.open(SystemClock().now_ms())
     try:
         highest = storage.highest_checkpoint()

@@ -15,6 +15,7 @@ from tidegate.common.worker_files import WorkerFiles
 from tidegate.graph.driver_sides import StartingJob, starting_job
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.published_client import PublishedJobClient
+from tidegate.taskmanager.instrument import Instrument
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Submission:
     configuration: Configuration
     session: Any = None  # the user's SparkSession; None: the active one, or a new one
     files: WorkerFiles = field(default_factory=WorkerFiles)
+    instrument: Instrument | None = None  # STREAMING only
 
 
 class Runtime(abc.ABC):

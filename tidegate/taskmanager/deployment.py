@@ -8,6 +8,7 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.state.factory import HASHMAP
 from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage.worker_storage import WorkerStorage
+from tidegate.taskmanager.instrument import Instrument
 
 
 @dataclass(frozen=True)
@@ -42,3 +43,4 @@ class SlotPlan:
     settings: RuntimeSettings
     storage: WorkerStorage | None = None  # where snapshots are written and read
     storage_root: str = ""  # URI of the job's own checkpoint directory; a snapshot elsewhere is read, never built upon
+    instrument: Instrument | None = None

@@ -27,6 +27,7 @@ from tidegate.common.errors import SnapshotError, check_internal
 from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.contracts.collect_sink import CollectSink
+from tidegate.datastream.interception import intercepted
 from tidegate.datastream.stream import DataStream
 from tidegate.datastream.stream_execution_environment import StreamExecutionEnvironment
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
@@ -37,6 +38,7 @@ from tidegate.graph.splits import make_splits
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.preparation import PreparedJob, prepare_job
+from tidegate.jobmanager.runtime import Submission
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.codec import decode_from_master, encode
 from tidegate.protocol.instructions import (
@@ -70,8 +72,12 @@ M = TypeVar("M")
 
 def graph_of(env: StreamExecutionEnvironment) -> JobGraph:
     """What `env.execute()` would submit."""
+    return make_splits(_without_splits(env))
+
+
+def _without_splits(env: StreamExecutionEnvironment) -> JobGraph:
     name = options.read(env._configuration, options.PIPELINE_NAME) or "job"
-    return make_splits(build_job_graph(env._operators, env._graph_settings(), name, env._job_id()).job_graph)
+    return build_job_graph(env._operators, env._graph_settings(), name, env._job_id()).job_graph
 
 
 class InProcessJob(InstructionCarrier):
@@ -79,13 +85,14 @@ class InProcessJob(InstructionCarrier):
     once."""
 
     def __init__(self, env: StreamExecutionEnvironment, faults: Sequence[Fault] = ()) -> None:
-        self.graph = graph_of(env)
         self.clock = ManualClock()
         self.faults = FaultPlan(faults)
         configuration = Configuration(env._configuration)
         if not configuration.contains_key(options.CHECK_MUTATIONS.key):
             configuration.set(options.CHECK_MUTATIONS, True)
-        self.prepared: PreparedJob = prepare_job(self.graph, configuration)
+        submission = intercepted(Submission(_without_splits(env), configuration))
+        self.graph = make_splits(submission.graph)
+        self.prepared: PreparedJob = prepare_job(self.graph, submission.configuration, instrument=submission.instrument)
         self.master = self.prepared.master
         self._discovery = DiscoveryWork(self.graph)
         self.slots: list[InProcessSlot] = []

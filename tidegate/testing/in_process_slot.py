@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from tidegate.protocol.messages import Deploy, Leave, MasterToSlot, Message, Slo
 from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.deployment import SlotPlan
 from tidegate.taskmanager.failure import describe
+from tidegate.taskmanager.instrument import Instrument
 from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.slot import SlotRuntime
 from tidegate.testing.clock import ManualClock
@@ -52,6 +54,7 @@ class InProcessSlot:
         self.held = False  # processes nothing: as if user code did not return
         self.coroutines = Coroutines()
         self._job = job
+        self._instrument = Instrument()  # the job's own, if it has one
         self._mail: deque[MasterToSlot] = deque()  # that came while it was held
         self._inbox: deque[Frame] = deque()
         self._async: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
@@ -93,6 +96,7 @@ class InProcessSlot:
         self._async.append((lambda: None, lambda result, error: mail()))
 
     def operator_made(self, operator: Operator) -> None:
+        self._instrument.operator_made(operator)
         self._job.faults.watch(operator)
 
     def trace(self, text: str) -> None:
@@ -147,6 +151,11 @@ class InProcessSlot:
 
     def _deploy(self, message: Deploy) -> None:
         plan: SlotPlan = cloudpickle.loads(message.plan)  # every slot has objects of its own
+        if plan.instrument is not None:
+            self._instrument = plan.instrument
+            self._instrument.slot_started(self.slot, message.attempt, message.addresses)
+            if plan.storage is not None:
+                plan = dataclasses.replace(plan, storage=self._instrument.worker_storage(plan.storage))
         restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
         self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
         self.runtime.deploy(restore)

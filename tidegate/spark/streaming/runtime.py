@@ -30,7 +30,7 @@ class StreamingRuntime(Runtime):
         check_picklable(graph)
         logs = LogSettings.from_configuration(configuration)
         logs.apply_to_driver()
-        job = prepare_job(graph, configuration, files)
+        job = prepare_job(graph, configuration, files, submission.instrument)
         try:
             session = obtain_session(
                 configuration, submission.session, graph.num_slots, busy=jobs_are_running(), gang=True

@@ -38,6 +38,7 @@ from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
 from tidegate.taskmanager.clock import SystemClock
+from tidegate.taskmanager.instrument import Instrument
 from tidegate.taskmanager.operators.base import Operator
 
 _HELPERS = 4
@@ -80,6 +81,7 @@ class SlotWorker:
         self._event_loop = EventLoop()
         self._leaving: str | None = None
         self._runtime: Any = None
+        self._instrument = Instrument()  # the job's own, if it has one
         self._failed = False
         self._next_connection_check = 0.0
 
@@ -216,6 +218,11 @@ class SlotWorker:
             return
         settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
         plan = dataclasses.replace(plan, settings=settings)
+        if plan.instrument is not None:
+            self._instrument = plan.instrument
+            self._instrument.slot_started(self._slot, deploy.attempt, deploy.addresses)
+            if plan.storage is not None:
+                plan = dataclasses.replace(plan, storage=self._instrument.worker_storage(plan.storage))
         from tidegate.storage.handles import SlotRestore
         from tidegate.taskmanager.slot import SlotRuntime
 
@@ -258,7 +265,7 @@ class SlotWorker:
         return self._event_loop.run(call, lambda result, error: self.post(lambda: done(result, error)))
 
     def operator_made(self, operator: Operator) -> None:
-        """Nothing stands in front of operators here."""
+        self._instrument.operator_made(operator)
 
     def trace(self, text: str) -> None:
         sys.stdout.write(f"[checkpoint trace] {text}\n")  # one write: lines of several workers must not mix

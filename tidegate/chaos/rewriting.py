@@ -1,0 +1,217 @@
+"""The program's job made into one that can be compared and disturbed: graph and settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tidegate.chaos.instrument import ChaosInstrument
+from tidegate.chaos.recording import ProbeSink, RecordingSink
+from tidegate.chaos.segment import OperatorSeen, Segment
+from tidegate.chaos.sources import LimitedSource
+from tidegate.common import options
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import TidegateError
+from tidegate.common.ids import OperatorId
+from tidegate.contracts.collect_sink import CollectSink
+from tidegate.contracts.connectors import Boundedness, DeliveryGuarantee, Sink
+from tidegate.graph.boundedness import unbounded_sources
+from tidegate.graph.job_graph import ChainLink, JobGraph, JobVertex, OperatorNode
+from tidegate.graph.operator_specs import MapSpec, SinkFunctionSpec, SinkSpec, SourceSpec
+from tidegate.jobmanager.runtime import Submission
+
+_INTERVAL_MS = 250
+_LONGEST_INTERVAL_MS = 1000
+_HEARTBEAT_MS = {options.HEARTBEAT_INTERVAL: 300, options.HEARTBEAT_TIMEOUT: 3000}
+_GUARANTEES = {
+    DeliveryGuarantee.EXACTLY_ONCE: "exactly once",
+    DeliveryGuarantee.AT_LEAST_ONCE: "at least once",
+    DeliveryGuarantee.NONE: "none",
+}
+
+
+class ChaosError(TidegateError):
+    """The program cannot be put under chaos; the text says why and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    submission: Submission
+    operators: tuple[OperatorSeen, ...]
+    notes: tuple[str, ...]
+    scalable: int  # the parallelism of what runs in parallel; 0: nothing does
+
+
+def rewrite(submission: Submission, segment: Segment) -> Rewritten:
+    """Raises ChaosError for a job that cannot be compared."""
+    graph = submission.graph
+    _check(graph, segment)
+    notes: list[str] = []
+    configuration = _settings(submission.configuration, segment, notes)
+    exactly_once = options.read(configuration, options.CHECKPOINT_MODE) == "EXACTLY_ONCE"
+    operators = _operators(graph, segment, exactly_once)
+    scalable = max((v.parallelism for v in graph.vertices), default=1)
+    vertices = tuple(_vertex(vertex, segment, scalable, exactly_once) for vertex in graph.vertices)
+    graph = dataclasses.replace(graph, vertices=vertices)
+    targets = tuple(o.operator_id for o in operators if o.kind != "sink")
+    timeout_s = options.read(configuration, options.HEARTBEAT_TIMEOUT) / 1000
+    instrument = ChaosInstrument(segment, graph.num_slots, timeout_s, targets)
+    rewritten = dataclasses.replace(submission, graph=graph, configuration=configuration, instrument=instrument)
+    return Rewritten(rewritten, operators, tuple(notes), scalable if scalable > 1 else 0)
+
+
+def _check(graph: JobGraph, segment: Segment) -> None:
+    unbounded = unbounded_sources(graph)
+    if unbounded and segment.records is None and segment.duration_s is None and not segment.limits:
+        names = ", ".join(f"'{name}'" for name in unbounded)
+        raise ChaosError(
+            f"the job never ends: {names} is unbounded. Say how much of it is to be read: --records N, or --duration S "
+            "(then the first run is measured and the others read the same records)"
+        )
+    sinks = [n for v in graph.vertices for n in v.operators if isinstance(n.spec, (SinkSpec, SinkFunctionSpec))]
+    if not sinks:
+        raise ChaosError("the job has no sink, so there is nothing to compare: add one, print() will do")
+
+
+def _settings(given: Configuration, segment: Segment, notes: list[str]) -> Configuration:
+    configuration = Configuration(given)
+
+    def put(option: Any, value: Any) -> None:
+        if option.key not in segment.settings:
+            configuration.set(option, value)
+
+    mode = options.read(configuration, options.RUNTIME_MODE)
+    if mode != "STREAMING":
+        put(options.RUNTIME_MODE, "STREAMING")
+        if mode == "BATCH":
+            notes.append("the program asks for BATCH; it runs as STREAMING, since Spark itself repeats batch tasks")
+    interval = options.read(configuration, options.CHECKPOINT_INTERVAL)
+    if interval is None or interval > _LONGEST_INTERVAL_MS or interval <= 0:
+        put(options.CHECKPOINT_INTERVAL, _INTERVAL_MS)
+        was = f"every {interval / 1000:g} s" if interval else "never"
+        notes.append(f"checkpoints every {_INTERVAL_MS} ms (the program takes them {was})")
+    put(options.CHECKPOINT_STORAGE, "filesystem")
+    put(options.CHECKPOINT_DIR, f"{segment.folder}/checkpoints")
+    put(options.SAVEPOINT_DIR, f"{segment.folder}/savepoints")
+    put(options.EXTERNALIZED_RETENTION, "RETAIN_ON_CANCELLATION")
+    put(options.TOLERABLE_FAILED_CHECKPOINTS, 1000)
+    put(options.RESTART_STRATEGY, "fixed-delay")
+    put(options.FIXED_DELAY_ATTEMPTS, 1_000_000)
+    put(options.FIXED_DELAY_DELAY, 100)
+    put(options.CHECK_MUTATIONS, True)
+    put(options.REST_ENABLED, False)
+    for option, value in _HEARTBEAT_MS.items():
+        put(option, value)
+    if segment.restore is not None:
+        put(options.RECOVERY_PATH, segment.restore)
+        put(options.RECOVERY_CLAIM_MODE, "NO_CLAIM")
+    for key, text in segment.settings.items():
+        configuration.set_string(key, text)
+    return configuration
+
+
+def _operators(graph: JobGraph, segment: Segment, exactly_once: bool) -> tuple[OperatorSeen, ...]:
+    """In topological order."""
+    inputs: dict[str, list[str]] = {}
+    for vertex in graph.vertices:
+        for node in vertex.operators:
+            if node.link is not None:
+                inputs.setdefault(node.operator_id, []).append(vertex.operators[node.link.upstream].operator_id)
+    for edge in graph.edges:
+        upstream = graph.vertices[edge.source].operators[edge.source_operator].operator_id
+        inputs.setdefault(graph.vertices[edge.target].operators[0].operator_id, []).append(upstream)
+    found = []
+    for vertex in graph.vertices:
+        for node in vertex.operators:
+            is_sink = isinstance(node.spec, (SinkSpec, SinkFunctionSpec))
+            kind = "source" if isinstance(node.spec, SourceSpec) else "sink" if is_sink else "operator"
+            guarantee = _GUARANTEES[guarantee_of(node, exactly_once)] if is_sink else ""
+            collects = is_sink and isinstance(getattr(node.spec, "sink", None), CollectSink)
+            found.append(
+                OperatorSeen(
+                    operator_id=node.operator_id,
+                    name=node.name,
+                    kind=kind,
+                    inputs=tuple(inputs.get(node.operator_id, ())),
+                    guarantee=guarantee,
+                    recorded=is_sink and (collects or not segment.keep_sinks),
+                    parallelism=vertex.parallelism,
+                )
+            )
+    return tuple(found)
+
+
+def guarantee_of(node: OperatorNode, exactly_once: bool) -> DeliveryGuarantee:
+    """What the sink promises over a recovery: two phases are exactly once; the collect sink's results are, too."""
+    sink = getattr(node.spec, "sink", None)
+    chosen = getattr(sink, "_guarantee", None)
+    if isinstance(chosen, DeliveryGuarantee) and chosen is not DeliveryGuarantee.EXACTLY_ONCE:
+        return chosen
+    two_phases = isinstance(sink, CollectSink) or (isinstance(sink, Sink) and _commits(sink))
+    return DeliveryGuarantee.EXACTLY_ONCE if two_phases and exactly_once else DeliveryGuarantee.AT_LEAST_ONCE
+
+
+def _commits(sink: Sink[Any, Any]) -> bool:
+    return type(sink).create_committer is not Sink.create_committer and sink.create_committer() is not None
+
+
+def _vertex(vertex: JobVertex, segment: Segment, scalable: int, exactly_once: bool) -> JobVertex:
+    originals = _behind_a_head(vertex)
+    nodes = [_node(node, segment, exactly_once) for node in originals]
+    for index, node in enumerate(originals):
+        if isinstance(node.spec, SinkSpec) and isinstance(node.spec.sink, CollectSink):
+            recorder = SinkSpec(_recorder(node, segment, exactly_once))
+            nodes.append(_leaf(node, "recorder", recorder, node.link))
+        elif not isinstance(node.spec, (SinkSpec, SinkFunctionSpec)) and originals is vertex.operators:
+            probe = SinkSpec(ProbeSink(segment.folder, node.operator_id))
+            nodes.append(_leaf(node, "probe", probe, ChainLink(index)))
+    parallelism = vertex.parallelism
+    if segment.parallelism is not None and scalable > 1 and parallelism == scalable:
+        parallelism = segment.parallelism
+    most = max(vertex.max_parallelism, parallelism)
+    return dataclasses.replace(vertex, operators=tuple(nodes), parallelism=parallelism, max_parallelism=most)
+
+
+def _node(node: OperatorNode, segment: Segment, exactly_once: bool) -> OperatorNode:
+    spec = node.spec
+    if isinstance(spec, SourceSpec) and spec.source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED:
+        limits = segment.limits.get(node.operator_id)
+        source = LimitedSource(
+            spec.source,
+            node.operator_id,
+            segment.folder,
+            limits=limits,
+            records=segment.records if limits is None else None,
+            seconds=segment.duration_s if limits is None else None,
+        )
+        return dataclasses.replace(node, spec=dataclasses.replace(spec, source=source))
+    collects = isinstance(getattr(spec, "sink", None), CollectSink)
+    if isinstance(spec, (SinkSpec, SinkFunctionSpec)) and not segment.keep_sinks and not collects:
+        return dataclasses.replace(node, spec=SinkSpec(_recorder(node, segment, exactly_once)))
+    return node
+
+
+def _recorder(node: OperatorNode, segment: Segment, exactly_once: bool) -> RecordingSink:
+    guarantee = guarantee_of(node, exactly_once)
+    return RecordingSink(segment.folder, node.operator_id, guarantee, segment.order_by, segment.number)
+
+
+def _behind_a_head(vertex: JobVertex) -> tuple[OperatorNode, ...]:
+    """The operators of the vertex. A collect sink that is the head gets a head of its own, which hands records on: only
+    what has one can have another reader beside it."""
+    head = vertex.operators[0]
+    if not (isinstance(head.spec, SinkSpec) and isinstance(head.spec.sink, CollectSink)):
+        return vertex.operators
+    handing_on = OperatorNode(OperatorId(f"{head.operator_id}-head"), head.name, None, MapSpec(_same))
+    return (handing_on, dataclasses.replace(head, link=ChainLink(0)))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _leaf(node: OperatorNode, role: str, spec: SinkSpec, link: ChainLink | None) -> OperatorNode:
+    """Another reader beside `node`, or of it."""
+    return OperatorNode(
+        OperatorId(f"{node.operator_id}-{role}"), f"Sink: chaos {role} of {node.name}", None, spec, link
+    )

@@ -1,0 +1,246 @@
+"""Runs the program again and again: undisturbed, then round after round under faults."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidegate.chaos.child import NOT_FOR_CHAOS
+from tidegate.chaos.draws import KINDS
+from tidegate.chaos.recording import totals
+from tidegate.chaos.rewriting import ChaosError
+from tidegate.chaos.segment import VARIABLE, Segment, SegmentResult, faults_of, problem_of, read_result
+from tidegate.chaos.sources import measured_limits
+from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
+
+_MOST_SEGMENTS = 20  # of a round: then its driver is left alone
+_SHOWN_OUTPUT = 2000  # characters of what the program printed, when it has failed
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for."""
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    rounds: int = 5
+    kinds: tuple[str, ...] = tuple(KINDS)
+    seed: int = 0
+    every_s: float = 2.0
+    faults_per_round: int = 4
+    stretch_s: float = 8.0  # an undisturbed run is slowed down to last about this long
+    records: int | None = None
+    duration_s: float | None = None
+    keep_sinks: bool = False
+    verify: str | None = None  # a command that decides, with `keep_sinks`
+    order_by: str = "auto"
+    settings: tuple[tuple[str, str], ...] = ()
+    only_round: int | None = None  # a failed round again
+
+
+@dataclass
+class Run:
+    """One undisturbed run or one round: everything that its processes have left."""
+
+    name: str
+    folder: str
+    segments: list[SegmentResult] = field(default_factory=list)
+    faults: list[dict[str, object]] = field(default_factory=list)
+    problem: str | None = None  # why it did not come to its end
+    seconds: float = 0.0
+    verified: str | None = None  # what the command of the user said against it
+
+    @property
+    def ended(self) -> bool:
+        return self.problem is None
+
+
+class Rounds:
+    """`undisturbed` first, then `disturbed`. Raises ChaosError when the program cannot be put under chaos at all."""
+
+    def __init__(self, wishes: Wishes, folder: str, say: Callable[[str], None]) -> None:
+        self._wishes = wishes
+        self._folder = folder
+        self._say = say
+        self._rates: dict[str, float] = {}
+        self._limits: dict[str, dict[str, int]] = {}
+        self._records = wishes.records
+        self._duration_s = wishes.duration_s
+        self._longest_s = 0.0  # of the undisturbed runs
+
+    def undisturbed(self) -> list[Run]:
+        """Two runs that ought to be equal. The first is measured, the second is slowed down as all others are."""
+        first = self._undisturbed("undisturbed 1")
+        if self._duration_s is not None:
+            self._limits = measured_limits(first.folder)
+            self._duration_s = None
+        self._rates = self._rates_of(first)
+        return [first, self._undisturbed("undisturbed 2")]
+
+    def _undisturbed(self, name: str) -> Run:
+        run = self._run(name, Segment(folder="", order_by=self._wishes.order_by), 3600.0)
+        if run.problem is not None:
+            raise ChaosError(f"the program does not run undisturbed: {run.problem}")
+        self._longest_s = max(self._longest_s, run.seconds)
+        return run
+
+    def _rates_of(self, run: Run) -> dict[str, float]:
+        """So that a run lasts `stretch_s`; {} when it does by itself."""
+        last = run.segments[-1]
+        running = next((at for status, at in last.statuses if status == "RUNNING"), last.started_ms)
+        wanted = self._wishes.stretch_s
+        if (last.ended_ms - running) / 1000 >= wanted:
+            return {}
+        emitted = totals(run.folder)
+        rates = {}
+        for operator in last.operators:
+            if operator.kind == "source" and operator.operator_id in emitted:
+                count = emitted[operator.operator_id].count
+                rates[operator.operator_id] = max(1.0, count / operator.parallelism / wanted)
+        return rates
+
+    def disturbed(self) -> Iterator[Run]:
+        wishes = self._wishes
+        numbers = range(1, wishes.rounds + 1) if wishes.only_round is None else (wishes.only_round,)
+        for number in numbers:
+            segment = Segment(
+                folder="",
+                seed=f"{wishes.seed}/{number}",
+                kinds=wishes.kinds,
+                every_s=wishes.every_s,
+                faults_left=wishes.faults_per_round,
+                order_by=wishes.order_by,
+            )
+            allowed = 120 + 6 * self._longest_s + 40 * wishes.faults_per_round
+            yield self._run(f"round {number}", segment, allowed)
+
+    # ------------------------------------------------------------ one run
+    def _run(self, name: str, segment: Segment, seconds: float) -> Run:
+        wishes = self._wishes
+        folder = os.path.join(self._folder, name.replace(" ", "-"))
+        os.makedirs(folder, mode=0o700)
+        run = Run(name, folder)
+        began = time.monotonic()
+        draw = random.Random(f"{segment.seed}/parallelism")
+        changes: dict[str, object] = {
+            "folder": folder,
+            "keep_sinks": wishes.keep_sinks,
+            "records": self._records,
+            "duration_s": self._duration_s,
+            "limits": self._limits,
+            "rates": self._rates,
+            "settings": dict(wishes.settings),
+        }
+        segment = _with(segment, changes)
+        while True:
+            code, output = self._start(segment, began + seconds - time.monotonic())
+            result = read_result(folder, segment.number)
+            run.faults = list(faults_of(folder))
+            if result is not None:
+                run.segments.append(result)
+            if code == NOT_FOR_CHAOS:
+                raise ChaosError(problem_of(folder) or "the program cannot be put under chaos")
+            if code is None:
+                run.problem = (
+                    f"it did not end within {seconds:.0f} s (a run without faults took {self._longest_s:.0f} s)"
+                )
+                break
+            again = self._next_segment(segment, result, code, draw, len(run.faults))
+            if again is None:
+                finished = result is not None and result.status == "FINISHED"
+                if not finished or (code != 0 and not segment.kinds):
+                    run.problem = _why(code, result, output)
+                break
+            segment = again
+        run.seconds = time.monotonic() - began
+        if run.problem is None and wishes.verify is not None:
+            run.verified = _verify(wishes.verify, folder)
+        return run
+
+    def _next_segment(
+        self, segment: Segment, result: SegmentResult | None, code: int, draw: random.Random, faults: int
+    ) -> Segment | None:
+        """How the round goes on after its driver was killed or its job was stopped; None: it is over."""
+        killed = code == -signal.SIGKILL
+        if not killed and (result is None or result.savepoint is None):
+            return None
+        most = segment.faults_left if segment.number + 1 < _MOST_SEGMENTS else 0
+        changes: dict[str, object] = {
+            "number": segment.number + 1,
+            "faults_left": max(0, most - max(1, faults - segment.number)),
+        }
+        if result is not None and result.savepoint is not None and not killed:
+            now = segment.parallelism or result.scalable
+            choices = [p for p in range(1, result.scalable + 2) if p != now]
+            changes |= {"restore": result.savepoint, "parallelism": draw.choice(choices)}
+        elif result is not None:
+            changes["restore"] = _latest_checkpoint(segment.folder, result.job_id) or segment.restore
+        return _with(segment, changes)
+
+    def _start(self, segment: Segment, seconds: float) -> tuple[int | None, str]:
+        """The exit code (None: it had to be killed) and what the program has printed last."""
+        log = Path(segment.folder) / f"output-{segment.number}.log"
+        environment = {**os.environ, VARIABLE: str(segment.write())}
+        command = [sys.executable, "-m", "tidegate.chaos.child", self._wishes.program, *self._wishes.arguments]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                code: int | None = process.wait(max(1.0, seconds))
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                # Also after a driver that was killed: its JVM and workers would leave by themselves, but not at once.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return code, log.read_text(errors="replace")[-_SHOWN_OUTPUT:]
+
+
+def _with(segment: Segment, changes: dict[str, object]) -> Segment:
+    import msgspec
+
+    return msgspec.structs.replace(segment, **changes)
+
+
+def _latest_checkpoint(folder: str, job_id: str) -> str | None:
+    directory = Path(folder) / "checkpoints" / job_id
+    found = []
+    for one in directory.iterdir() if directory.exists() else ():
+        number = checkpoint_of_directory(one.name)
+        if number is not None and (one / METADATA_NAME).exists():
+            found.append((number, str(one)))
+    return max(found)[1] if found else None
+
+
+def latest_state(run: Run) -> str | None:
+    """The last checkpoint of a run's last job, which chaos keeps: the state at the end."""
+    return _latest_checkpoint(run.folder, run.segments[-1].job_id) if run.segments else None
+
+
+def _why(code: int, result: SegmentResult | None, output: str) -> str:
+    if result is not None and result.failures:
+        reason = f"the job ended as {result.status}: {result.failures[-1].summary}"
+    else:
+        reason = f"the program ended with exit code {code}"
+    return f"{reason}\n{output.strip()}"
+
+
+def _verify(command: str, folder: str) -> str | None:
+    """None: the user's command is content."""
+    ran = subprocess.run(
+        command, shell=True, env={**os.environ, "TIDEGATE_CHAOS_FOLDER": folder}, capture_output=True, text=True
+    )
+    if ran.returncode == 0:
+        return None
+    return f"{command} ended with {ran.returncode}: {json.dumps((ran.stdout + ran.stderr).strip()[-500:])}"
