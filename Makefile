@@ -7,7 +7,7 @@ JOBS ?= 2
 FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test lint format typecheck unit bench soak soak-connectors fuzz kafka postgres lock docs api-report clean
+.PHONY: help setup demo test lint format typecheck unit bench soak soak-kills soak-connectors fuzz kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -51,6 +51,9 @@ bench: setup  ## run the benchmarks
 
 soak: setup  ## simulate failures until stopped
 	$(PY) -m tests.simulation.soak
+
+soak-kills: setup  ## put jobs of all kinds under real kills, freezes, cuts and killed drivers, until stopped
+	$(PY) -m tests.spark.soak_kills
 
 soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
 	$(PY) -m tests.connectors.soak
