@@ -53,6 +53,7 @@ class OutsideWorld:
         self._completed_before: list[dict[int, tuple[int, int]]] = []  # what it was at the end of each earlier run
         self.acting_run = 0  # of the driver whose worker does what happens now: those of killed drivers may live on
         self.checkpointing = False
+        self.exactly_once = True
         self.calm = False  # nothing goes wrong any more, nobody is slow
         self.records = 0  # seen by user code, over all attempts
         self.raise_at: set[int] = set()  # record counts at which user code raises

@@ -84,6 +84,7 @@ class Simulation(InstructionCarrier):
         self.clock = SimClock()
         self.world = OutsideWorld(self.rng, self.clock)
         self.world.checkpointing = scenario.runtime.checkpointing
+        self.world.exactly_once = scenario.runtime.exactly_once
         self.job: RandomJob = scenario.job
         self.graph = scenario.job.graph  # as it runs
         self.runtime = scenario.runtime
