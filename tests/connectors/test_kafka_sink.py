@@ -198,6 +198,36 @@ def test_a_second_job_with_the_prefix_is_refused_while_the_first_runs(broker: Br
     sink.check_start(1)
 
 
+def test_a_worker_of_a_leader_that_was_replaced_commits_late(broker: Broker, topic: str) -> None:
+    """High availability: what it was told to commit is in the record, so its successor has committed it as well."""
+    sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
+    old = open_writer(sink)
+    write(old, ["recorded"])
+    recorded = barrier(old)
+    write(old, ["never recorded"])
+    old.flush(False)
+    new = open_writer(sink, restored=recorded)
+    assert new.committer.commit(recorded) == []
+    write(new, ["of the successor"])
+    successors = barrier(new)
+    write(new, ["open"])
+    new.flush(False)
+    assert old.committer.commit(recorded) == []  # neither doubled, nor what is open now
+    assert broker.values(topic) == ["recorded"]
+    assert new.committer.commit(successors) == []
+    assert old.committer.commit(recorded) == []
+    assert sorted(broker.values(topic)) == ["of the successor", "recorded"]
+
+    def go_on() -> None:
+        write(old, ["after that"])
+        barrier(old)
+
+    with pytest.raises((KafkaError, SystemError)):  # fenced; librdkafka says so in a callback, whose error Python wraps
+        go_on()
+    assert sorted(broker.values(topic)) == ["of the successor", "recorded"]
+    new.close()
+
+
 def test_attempts_side_by_side_do_not_touch_each_other(broker: Broker, topic: str) -> None:
     """As in BATCH mode, where a slow task is tried twice at once."""
     sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()

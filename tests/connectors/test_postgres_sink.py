@@ -177,6 +177,25 @@ def test_types_of_columns(database: Database, name: str) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("upsert", [False, True], ids=["append", "upsert"])
+def test_a_worker_of_a_leader_that_was_replaced_commits_late(database: Database, table: str, upsert: bool) -> None:
+    """High availability: what it was told to commit is in the record, so its successor has committed it as well."""
+    sink = (to(database, table).upsert() if upsert else to(database, table)).build()
+    old = open_writer(sink)
+    recorded = barrier_of(old, rows(1))
+    never_recorded = barrier_of(old, rows(2))
+    new = open_writer(sink, restored=recorded)
+    assert new.committer.commit(recorded) == []
+    changed = [(1, "changed", None)] if upsert else rows(3)
+    assert new.committer.commit(barrier_of(new, changed)) == []
+    assert old.committer.commit(recorded) == []
+    expected = "1|changed\n" if upsert else "1|row 1\n3|row 3\n"
+    assert database.psql(f"SELECT id, text FROM {table} ORDER BY id") == expected
+    assert never_recorded, "nobody is ever told to commit it"
+    for writer in (old, new):
+        writer.close()
+
+
 # ---------------------------------------------------------------- upsert
 
 

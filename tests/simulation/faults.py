@@ -94,10 +94,10 @@ class FaultPlan:
 
     def _plan_driver_faults(self, within: int) -> None:
         rng, sim = self._rng, self._sim
-        if rng.random() < 0.15:
+        if rng.random() < (0.8 if sim.led else 0.15):
             claim = rng.random() < 0.5
             self._plan(lambda: sim.crash_driver(claim), within)
-        elif rng.random() < self.damage_share:
+        elif not sim.led and rng.random() < self.damage_share:
             self._armed.append((rng.randint(1, 4), self._damage))
 
     # ------------------------------------------------------------ strikes

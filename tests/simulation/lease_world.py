@@ -123,9 +123,15 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._names = itertools.count()
-        self.drivers = [Driver(self, f"driver-{next(self._names)}") for _ in range(drivers)]
+        self.drivers = [self.make_driver(self.new_name()) for _ in range(drivers)]
         if faults:
             self._fault()
+
+    def make_driver(self, name: str) -> Driver:
+        return Driver(self, name)
+
+    def new_name(self) -> str:
+        return f"driver-{next(self._names)}"
 
     # Planted bugs replace these two.
     def make_lease(self, name: str) -> Lease:
@@ -171,7 +177,7 @@ class World:
                 driver.cut_off_until = self.now + length
             case 2:
                 driver.alive = False
-                self.drivers.append(Driver(self, f"driver-{next(self._names)}"))
+                self.drivers.append(self.make_driver(self.new_name()))
             case 3:
                 driver.frozen_until = self.now + length
                 driver.cut_off_until = driver.frozen_until + self.random.uniform(0, 2000)

@@ -34,6 +34,7 @@ class Variation(enum.Enum):
     ROCKSDB = "rocksdb"  # keyed state in real databases, below a temporary folder
     RESCALE = "rescale"  # stopped or killed, and resumed at another parallelism (`restarts.py`), on either backend
     GROWING = "growing"  # as RESCALE, with sources whose splits turn up while the job runs
+    LED = "led"  # high availability: drivers are killed, and the next one goes on from what the job's record says
     TIME = "time"  # watermarks, timers and windows (`time_jobs.py`), on either backend
 
 
@@ -117,7 +118,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
     )
     storage: Any = None
     if checkpoints is not None:
-        if not rescale and rng.random() < 0.15:
+        if not rescale and rng.random() < 0.15 and variation is not Variation.LED:
             storage = JobManagerStorage()
         else:
             storage = FakeStorage(min_file_size=rng.choice((0, 0, 150)))

@@ -7,6 +7,7 @@ import dataclasses
 import pickle
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from tests.simulation.pools import Event, Life, Link, Pool
 from tests.simulation.random_job import RandomJob
 from tests.simulation.restart_oracle import CheckedStrategy
 from tests.simulation.restarts import Restarts
-from tests.simulation.scenario import RESCALED, Scenario
+from tests.simulation.scenario import RESCALED, Scenario, Variation
 from tests.simulation.sim_clock import EPSILON_MS, ProcessClock, SimClock
 from tests.simulation.sim_slot import LOST, AsyncWork, SimSlot, check_credits
 from tests.simulation.storage_host import SimStorageThreads
@@ -51,6 +52,7 @@ from tidegate.protocol.instructions import (
     Instruction,
     JobEnded,
     Log,
+    RecordSnapshot,
     Send,
     StatusChanged,
     SubmitGang,
@@ -126,6 +128,9 @@ class Simulation(InstructionCarrier):
         self.doubled = 0
         self._started_ms = self._seen_ms = self.clock.now_ms()
         self.run_number = 0  # of the driver
+        self.led = scenario.variation is Variation.LED
+        self.record = 0  # led: the newest checkpoint in the job's record; 0: none
+        self.recording: deque[RecordSnapshot] = deque()  # one after the other
         self.inherited: set[CheckpointId] = set()  # completed checkpoints that an earlier driver left behind
         self.coordinator: CheckpointCoordinator | None = None
         self.restarts = Restarts(self) if scenario.variation in RESCALED else None
@@ -138,7 +143,10 @@ class Simulation(InstructionCarrier):
         model: JobFaultTolerance = NoFaultTolerance(initial)
         if scenario.checkpoints is not None and storage is not None:
             highest = storage.highest_checkpoint()
-            self.coordinator = CheckpointCoordinator(graph, scenario.checkpoints, storage.root, initial, highest)
+            epoch = self.run_number + 1 if self.led else 0
+            self.coordinator = CheckpointCoordinator(
+                graph, scenario.checkpoints, storage.root, initial, highest, epoch=epoch
+            )
             model = BarrierCheckpoints(self.coordinator, initial)
         runtime = dataclasses.replace(self.runtime, trace=self.lines is not None)
         if runtime.state_backend == ROCKSDB:
@@ -216,6 +224,8 @@ class Simulation(InstructionCarrier):
         """The job has failed or was cancelled, and has left a checkpoint: the user goes on from there, or does not."""
         assert self.ended is not None
         if self.ended.status is JobStatus.FINISHED or self.storage is None or self.rng.random() < 0.3:
+            return False
+        if self.led:  # the record says so: no driver starts it again
             return False
         if not end_checks.retained_files(self) or (latest := self.latest_checkpoint(self.rng.random() < 0.5)) is None:
             return False
@@ -385,6 +395,28 @@ class Simulation(InstructionCarrier):
 
         self.storage_work.write_metadata(instruction, done)
 
+    def record_snapshot(self, instruction: RecordSnapshot) -> None:
+        """The record is written when the scheduler picks it, and the answer comes later again: the driver may die
+        before, in between and after."""
+        self.recording.append(instruction)
+        if len(self.recording) == 1:
+            self.later(f"checkpoint {instruction.checkpoint_id} is recorded", self._write_record)
+
+    def _write_record(self) -> None:
+        instruction = self.recording[0]
+        n, savepoint = instruction.checkpoint_id, instruction.savepoint
+        recorded = savepoint or n > self.record
+        self.record = n if recorded and not savepoint else self.record
+
+        def answer() -> None:
+            self.recording.popleft()
+            if self.recording:
+                following = self.recording[0].checkpoint_id
+                self.later(f"checkpoint {following} is recorded", self._write_record)
+            self._master_event(lambda now: self.master.on_recorded(n, recorded, now))
+
+        self.later(f"JM learns that {n} is recorded", answer)
+
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
         self.storage_work.delete_savepoint(instruction)
 
@@ -506,11 +538,14 @@ class Simulation(InstructionCarrier):
         for pool in (self.frames, self.control, self.ready, self.helper_pool, self.events):
             pool.clear()
         self.timers.clear()
+        self.recording.clear()
         self.processes, self.gangs = {}, {}
         self.requests.clear()
 
     def latest_checkpoint(self, claim: bool, ignored: Collection[int] = ()) -> RestorePoint | None:
         assert self.storage is not None
+        if self.led:
+            return self._recorded_checkpoint()
         with self.undisturbed():
             for n in reversed([n for n in self.storage.completed_checkpoints() if n not in ignored]):
                 try:
@@ -522,6 +557,15 @@ class Simulation(InstructionCarrier):
                     end_checks.check_whole(self, metadata)
                     return RestorePoint(metadata, self.storage.root, owned=claim)
         return None
+
+    def _recorded_checkpoint(self) -> RestorePoint | None:
+        """What a driver that takes over starts from, whatever else lies in the storage."""
+        if not self.record:
+            return None
+        with self.undisturbed():
+            metadata = self.storage.read_metadata(CheckpointId(self.record))
+            end_checks.check_whole(self, metadata)
+            return RestorePoint(metadata, self.storage.root, owned=True)
 
     def start_again(self, initial: RestorePoint | None) -> None:
         """A new driver, after `lose_everything`."""

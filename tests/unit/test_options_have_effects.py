@@ -40,7 +40,21 @@ _COMMITS = at(SLOT, "test_a_failed_commit_is_retried_with_growing_pauses")
 _ROCKSDB_SETTINGS = at(ROCKSDB, "test_each_setting_reaches_rocksdb")
 _BUFFER_TIMEOUT = at(SLOT, "test_buffer_timeout_says_how_long_a_record_waits_for_a_full_batch")
 
+LEADERS = "unit/jobmanager/test_leadership.py"
+ZOOKEEPER = "connectors/test_zookeeper.py"
+
 SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
+    "high-availability.type": at(LEADERS, "test_it_is_off_by_default", "test_settings_that_cannot_be"),
+    "high-availability.storageDir": at(LEADERS, "test_a_folder_that_is_missing_or_cannot_be_written"),
+    "high-availability.cluster-id": at(LEADERS, "test_two_jobs_under_one_cluster_id"),
+    "high-availability.zookeeper.quorum": at(ZOOKEEPER, "test_the_settings_lead_to_the_servers"),
+    "high-availability.zookeeper.path.root": at(ZOOKEEPER, "test_the_settings_lead_to_the_servers"),
+    "tidegate.high-availability.lease-duration": at(
+        LEADERS, "test_a_leader_whose_store_does_not_answer_leads_while_its_lease_is_valid"
+    ),
+    "tidegate.high-availability.standby": at(
+        "spark/test_high_availability.py", "test_a_leader_that_was_frozen_leaves_and_a_killed_one_is_followed"
+    ),
     "tidegate.history.dir": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
     "tidegate.history.size": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
     "parallelism.default": at(JOB, "test_default_parallelism"),

@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--allow-non-restored-state", action="store_true", help="drop state of operators that the job no longer has"
     )
+    run.add_argument(
+        "--standby",
+        action="store_true",
+        help="with high availability: wait while another driver leads the job, and take over when it is gone",
+    )
     run.add_argument("-D", dest="define", action="append", default=[], metavar="KEY=VALUE", help="a setting")
     run.add_argument("--no-progress", action="store_true", help="no line of progress on the terminal")
     run.add_argument("program", help="a Python file")

@@ -49,6 +49,8 @@ def _defaults(arguments: Any) -> dict[str, Any]:
     if arguments.from_savepoint:
         read_metadata(arguments.from_savepoint)  # says what is wrong with it before Spark is started
         given[options.RECOVERY_PATH.key] = absolute(arguments.from_savepoint)
+    if arguments.standby:
+        given[options.HA_STANDBY.key] = True
     if arguments.parallelism is not None:
         given[options.PARALLELISM.key] = arguments.parallelism
     if arguments.no_progress:

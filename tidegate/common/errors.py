@@ -57,6 +57,11 @@ class JobExecutionError(TidegateError):
     """The job ended in FAILED. The message holds the operator, subtask, record and the user's own traceback."""
 
 
+class JobSuspendedError(JobExecutionError):
+    """High availability: this program does not lead the job any more. The job itself goes on under another one, or when
+    this one is started again."""
+
+
 class JobCancelledError(TidegateError):
     """The job was cancelled while somebody waited for its result."""
 

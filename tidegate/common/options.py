@@ -479,6 +479,61 @@ LATENCY_TRACKING_INTERVAL = ConfigOption(
     minimum=0,
 )
 
+# ---------------------------------------------------------------- high availability
+
+HA_TYPE = ConfigOption(
+    "high-availability.type",
+    _ENUM,
+    "NONE",
+    "Where a job's lease and record are kept, so that another driver finds them when this one dies and goes on from "
+    "the newest checkpoint: `filesystem` (a local or shared disk, or S3 with conditional writes) or `zookeeper`. See "
+    "docs/operations/high-availability.md.",
+    ("high-availability",),
+    choices=("NONE", "filesystem", "zookeeper"),
+)
+HA_STORAGE_DIR = ConfigOption(
+    "high-availability.storageDir",
+    _STRING,
+    None,
+    "`filesystem`: the folder for leases and records, one that all drivers of a job reach; it has to exist. "
+    "`zookeeper`: without effect, checkpoints lie in `execution.checkpointing.dir` only.",
+)
+HA_CLUSTER_ID = ConfigOption(
+    "high-availability.cluster-id",
+    _STRING,
+    None,
+    "Names the job for its drivers: those with the same one go on with the same job, one at a time. Each job has its "
+    "own.",
+    ("high-availability.zookeeper.path.cluster-id",),
+)
+HA_LEASE_DURATION = ConfigOption(
+    "tidegate.high-availability.lease-duration",
+    _DURATION,
+    5000,
+    "How long a driver leads after it has last renewed its lease: as long does another one wait that cannot see "
+    "whether it is alive. `heartbeat.interval` must be less than half of it.",
+    minimum=500,
+)
+HA_STANDBY = ConfigOption(
+    "tidegate.high-availability.standby",
+    _BOOLEAN,
+    False,
+    "Wait for as long as another driver leads the job, with the Spark session ready, and take over then (`tidegate run "
+    "--standby`). false: a driver that finds another one alive is refused.",
+)
+HA_ZOOKEEPER_QUORUM = ConfigOption(
+    "high-availability.zookeeper.quorum",
+    _STRING,
+    None,
+    "`zookeeper`: the servers, `host:port,host:port`. Needs `pip install 'tidegate[zookeeper]'`.",
+)
+HA_ZOOKEEPER_ROOT = ConfigOption(
+    "high-availability.zookeeper.path.root",
+    _STRING,
+    "/tidegate",
+    "`zookeeper`: the node below which each cluster id has its own.",
+)
+
 # ---------------------------------------------------------------- the port for commands
 
 REST_ENABLED = ConfigOption(

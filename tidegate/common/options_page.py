@@ -17,6 +17,7 @@ def configuration_page() -> str:
         ("Checkpoints", ("execution.checkpointing.",)),
         ("State and its recovery", ("state.", "execution.state-recovery.")),
         ("Restarts", ("restart-strategy.",)),
+        ("High availability", ("high-availability.",)),
         ("The port for commands", ("rest.",)),
         ("Failure detection and the end of tasks", ("heartbeat.", "task.", "metrics.")),
         ("Tidegate's own", ("tidegate.",)),

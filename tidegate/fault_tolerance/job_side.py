@@ -38,6 +38,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
@@ -147,6 +148,17 @@ class JobFaultTolerance(ABC):
     def awaits_storage(self) -> bool:
         """An answer of the storage is due. The end of the job waits for it for a moment, so that nothing is left behind
         half done."""
+
+    # ------------------------------------------------------------ high availability
+    def on_recorded(self, checkpoint_id: CheckpointId, recorded: bool, now_ms: float) -> list[Outcome]:
+        """The answer to RecordSnapshot, of an attempt that may be over. `recorded`: False when the job's record names a
+        newer one."""
+        raise InternalError(f"{type(self).__name__} has recorded nothing")
+
+    @property
+    def undecided(self) -> bool:
+        """An answer to RecordSnapshot is due that decides what the next attempt starts from: its deployment waits."""
+        return False
 
     # ------------------------------------------------------------ users
     @abstractmethod

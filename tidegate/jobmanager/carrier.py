@@ -18,6 +18,7 @@ from tidegate.protocol.instructions import (
     Instruction,
     JobEnded,
     Log,
+    RecordSnapshot,
     Send,
     StatusChanged,
     SubmitGang,
@@ -42,6 +43,8 @@ class InstructionCarrier(ABC):
                     self.cancel_gang(instruction)
                 case WriteMetadata():
                     self.write_metadata(instruction)
+                case RecordSnapshot():
+                    self.record_snapshot(instruction)
                 case DeleteSavepoint():
                     self.delete_savepoint(instruction)
                 case DeleteState():
@@ -76,6 +79,9 @@ class InstructionCarrier(ABC):
 
     @abstractmethod
     def write_metadata(self, instruction: WriteMetadata) -> None: ...
+
+    @abstractmethod
+    def record_snapshot(self, instruction: RecordSnapshot) -> None: ...
 
     @abstractmethod
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None: ...

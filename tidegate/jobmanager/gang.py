@@ -33,6 +33,7 @@ class Member:
     last_heard_ms: float
     metrics: tuple[MetricReport, ...] = ()  # of its latest heartbeat
     accumulators: bytes = b""  # likewise
+    heartbeat_ms: float = 0.0  # likewise: when it was sent, by the worker's clock
 
     def describe(self) -> str:
         return f"worker of slot {self.slot} ({self.host}, pid {self.pid})"
@@ -80,10 +81,11 @@ class Gang:
         """Data addresses by slot, of a complete gang."""
         return [self.members[slot].data_address for slot in sorted(self.members)]
 
-    def heard(self, slot: SlotIndex, now_ms: float) -> None:
+    def heard(self, slot: SlotIndex, now_ms: float, heartbeat_ms: float = 0.0) -> None:
         member = self.members.get(slot)
         if member is not None:
             member.last_heard_ms = now_ms
+            member.heartbeat_ms = max(member.heartbeat_ms, heartbeat_ms)
 
     def report(self, slot: SlotIndex, metrics: tuple[MetricReport, ...], accumulators: bytes) -> None:
         """What a worker tells of itself; b"" for accumulators that are too large to be told."""

@@ -188,6 +188,19 @@ class JobMaster:
             return self._become(state, now_ms)
         return self._become(state.on_discovery(operator_id, found, now_ms), now_ms)
 
+    def on_recorded(self, checkpoint_id: CheckpointId, recorded: bool, now_ms: float) -> list[Instruction]:
+        """The answer to RecordSnapshot. `recorded`: False when the job's record names a newer one. A record that is not
+        ours any more is no answer but `on_deposed`."""
+        state = self._at(now_ms)
+        outcomes = self._job.model.on_recorded(checkpoint_id, recorded, now_ms)
+        return self._become(state.apply(outcomes, now_ms).on_storage_answered(now_ms), now_ms)
+
+    def on_deposed(self, reason: str, now_ms: float) -> list[Instruction]:
+        """High availability: this JobManager does not lead the job any more, or cannot know. Its workers are sent away,
+        and the job ends here as SUSPENDED: another JobManager goes on with it. The host deletes and writes nothing more
+        for it, whatever the instructions say. May be called repeatedly."""
+        return self._become(self._at(now_ms).on_deposed(reason, now_ms), now_ms)
+
     def on_checkpoint_request(
         self, request_id: int, savepoint: bool, now_ms: float, target: str = ""
     ) -> list[Instruction]:

@@ -8,6 +8,7 @@ picture).
     Restoring        all slots are ready -> Running; Finishing when the job was stopped in an earlier attempt
     Running          everything is processed and durable -> Finishing
     Finishing        all slots are finished -> Ending (as FINISHED)
+        any of all: deposed (high availability) -> Ending or Ended (as SUSPENDED)
         any of these four: failure -> Failing, or Ending (as FAILED) without a restart; cancel -> Ending (as CANCELED)
     Failing          gang gone, or its time to leave is over -> RestartDelay; cancel -> Ending
     RestartDelay     delay over -> WaitingForSlots; gang gone -> the same; cancel -> Ending, Settling or Ended
@@ -23,10 +24,10 @@ The status that users see:
 ============================================  ==========================================================
 CREATED, after the first failure RESTARTING   Created, WaitingForSlots, Restoring
 RUNNING                                       Running, Finishing, Ending (as FINISHED)
-FAILING                                       Failing, Ending (as FAILED)
+FAILING                                       Failing, Ending (as FAILED or SUSPENDED)
 RESTARTING                                    RestartDelay
 CANCELLING                                    Ending (as CANCELED)
-FINISHED, FAILED, CANCELED                    Ended
+FINISHED, FAILED, CANCELED, SUSPENDED         Ended
 ============================================  ==========================================================
 """
 
@@ -88,6 +89,10 @@ class JobState(ABC):
     @abstractmethod
     def on_cancel(self, now_ms: float) -> JobState | Due:
         """May come at any time, and repeatedly."""
+
+    @abstractmethod
+    def on_deposed(self, reason: str, now_ms: float) -> JobState:
+        """Another JobManager goes on with the job. May come at any time, and repeatedly."""
 
     def on_outcome(self, outcome: Outcome, now_ms: float) -> JobState:
         """Of the model of fault tolerance. What it wants of an attempt counts only while there is one that works."""

@@ -22,6 +22,7 @@ _WHILE_LEAVING = {
     JobStatus.FINISHED: JobStatus.RUNNING,
     JobStatus.FAILED: JobStatus.FAILING,
     JobStatus.CANCELED: JobStatus.CANCELLING,
+    JobStatus.SUSPENDED: JobStatus.FAILING,
 }
 
 
@@ -66,6 +67,9 @@ class Created(JobState):
     def on_cancel(self, now_ms: float) -> Ended:
         self.job.show(JobStatus.CANCELLING)
         return end(self.job, None, JobStatus.CANCELED, "", now_ms)
+
+    def on_deposed(self, reason: str, now_ms: float) -> Ended:
+        return end(self.job, None, JobStatus.SUSPENDED, reason, now_ms)
 
 
 # ---------------------------------------------------------------- after a failure
@@ -150,6 +154,9 @@ class Failing(JobState):
         self.job.show(JobStatus.CANCELLING)
         return Ending(self.job, self.gang, JobStatus.CANCELED, self._leave_by)
 
+    def on_deposed(self, reason: str, now_ms: float) -> Ending | Ended:
+        return suspend(self.job, self.gang, reason, now_ms)
+
     def _restart(self, now_ms: float) -> RestartDelay | Due:
         self.job.show(JobStatus.RESTARTING)
         if self._restart_at <= now_ms:
@@ -195,12 +202,24 @@ class RestartDelay(JobState):
             return settle(self.job, self.gang, JobStatus.CANCELED, "", now_ms)
         return Ending(self.job, self.gang, JobStatus.CANCELED, now_ms + self.job.settings.leave_grace_ms)
 
+    def on_deposed(self, reason: str, now_ms: float) -> Ending | Ended:
+        return suspend(self.job, self.gang, reason, now_ms)
+
     def check_invariants(self) -> None:
         super().check_invariants()
         check_internal(self.gang.exited or self.gang.killed, "the last gang is neither gone nor killed")
 
 
 # ---------------------------------------------------------------- the end
+
+
+def suspend(job: Job, gang: Gang, reason: str, now_ms: float) -> Ending | Ended:
+    """Another JobManager goes on with the job. What is left of the gang is not waited for: Spark kills it."""
+    job.show(JobStatus.FAILING)
+    job.kill(gang)
+    if gang.exited:
+        return end(job, gang, JobStatus.SUSPENDED, reason, now_ms)
+    return Ending(job, gang, JobStatus.SUSPENDED, now_ms + job.settings.leave_grace_ms, reason)
 
 
 class Ending(JobState):
@@ -263,6 +282,9 @@ class Ending(JobState):
         self.job.show(JobStatus.CANCELLING)
         return Ending(self.job, self.gang, JobStatus.CANCELED, self._leave_by)
 
+    def on_deposed(self, reason: str, now_ms: float) -> Ending | Ended:
+        return self if self._outcome is JobStatus.SUSPENDED else suspend(self.job, self.gang, reason, now_ms)
+
     def check_invariants(self) -> None:
         super().check_invariants()
         check_internal(not self.gang.exited, "a gang that is gone is waited for")
@@ -270,7 +292,7 @@ class Ending(JobState):
 
 def settle(job: Job, gang: Gang, outcome: JobStatus, reason: str, now_ms: float) -> Settling | Ended:
     """No gang is left."""
-    if not job.model.awaits_storage:
+    if not job.model.awaits_storage or outcome is JobStatus.SUSPENDED:
         return end(job, gang, outcome, reason, now_ms)
     return Settling(job, gang, outcome, reason, now_ms + min(job.settings.leave_grace_ms, _METADATA_GRACE_MS))
 
@@ -309,6 +331,9 @@ class Settling(JobState):
         self.job.show(JobStatus.CANCELLING)
         return Settling(self.job, self.gang, JobStatus.CANCELED, "", self._until)
 
+    def on_deposed(self, reason: str, now_ms: float) -> Ended:
+        return end(self.job, self.gang, JobStatus.SUSPENDED, reason, now_ms)
+
     def on_storage_answered(self, now_ms: float) -> Settling | Ended:
         if self.job.model.awaits_storage:
             return self
@@ -319,12 +344,14 @@ def end(job: Job, gang: Gang | None, outcome: JobStatus, reason: str, now_ms: fl
     job.show(outcome)
     if outcome is JobStatus.FAILED:
         reason = "\n".join(text for text in (reason, job.how_to_resume()) if text)
-    job.out.extend(job.model.on_job_end(outcome, keep=job.engine_gone))
+    keep = job.engine_gone or outcome is JobStatus.SUSPENDED
+    job.out.extend(job.model.on_job_end(outcome, keep=keep))
     accumulators: tuple[bytes, ...] = ()
     if outcome is JobStatus.FINISHED and gang is not None:
         accumulators = tuple(gang.finished[slot] for slot in sorted(gang.finished))
     runtime = now_ms - job.started_ms if job.started_ms is not None else 0.0
-    job.out.add(JobEnded(outcome, job.failures.entries, job.failures.total, runtime, accumulators, reason))
+    gone = job.engine_gone and outcome is JobStatus.FAILED
+    job.out.add(JobEnded(outcome, job.failures.entries, job.failures.total, runtime, accumulators, reason, gone))
     return Ended(job, gang)
 
 
@@ -349,4 +376,7 @@ class Ended(JobState):
         return self
 
     def on_cancel(self, now_ms: float) -> Ended:
+        return self
+
+    def on_deposed(self, reason: str, now_ms: float) -> Ended:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import cloudpickle
@@ -22,6 +23,7 @@ from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings, cancellation_timeout_ms
+from tidegate.jobmanager.leadership.leadership import Leadership
 from tidegate.jobmanager.restart_strategies import make_restart_strategy
 from tidegate.jobmanager.state_assignment import StateAssigner, adopt_max_parallelism
 from tidegate.network.elements import Alignment
@@ -47,6 +49,7 @@ class PreparedJob:
     settings: RuntimeSettings
     storage: CheckpointStorage
     configuration: Configuration  # that the job was prepared with
+    leadership: Leadership | None = None  # with high availability: closed by whoever runs the job
 
     def discard(self) -> None:
         """The job is not run after all. Not after it was handed to somebody who runs it."""
@@ -58,13 +61,15 @@ def prepare_job(
     configuration: Configuration,
     worker_files: WorkerFiles | None = None,
     instrument: Instrument | None = None,
+    leadership: Leadership | None = None,
 ) -> PreparedJob:
     """Settings, storage, restore point, coordinator and JobMaster of a job whose graph has its splits. Raises, with
-    nothing left behind, when the job cannot be started."""
+    nothing left behind, when the job cannot be started. `leadership`: of a program that leads, and the
+    caller's to close."""
     checkpoints = CheckpointSettings.from_configuration(configuration)
     for warning in checkpoints.warnings if checkpoints is not None else ():
         log.warning("job %s: %s", graph.name, warning)
-    initial = _initial_snapshot(configuration)
+    initial = _initial_snapshot(configuration, leadership)
     if initial is not None:
         graph = adopt_max_parallelism(graph, initial.metadata)
     job_settings = JobSettings.from_configuration(graph.name, configuration)
@@ -80,7 +85,7 @@ def prepare_job(
     storage: CheckpointStorage = (
         JobManagerStorage(permissions=permissions)
         if checkpoints is None
-        else checkpoint_storage(configuration, graph.job_id)
+        else _storage_of(graph.job_id, configuration, leadership)
     )
     if instrument is not None:
         storage = instrument.storage(storage)
@@ -89,13 +94,21 @@ def prepare_job(
     storage.open(SystemClock().now_ms())
     try:
         highest = storage.highest_checkpoint()
-        coordinator = CheckpointCoordinator(graph, checkpoints, storage.root, initial, highest)
+        coordinator = CheckpointCoordinator(
+            graph,
+            checkpoints,
+            storage.root,
+            initial,
+            highest,
+            epoch=0 if leadership is None else leadership.epoch,
+            stopped=leadership is not None and leadership.record.stopped,
+        )
         model = BarrierCheckpoints(coordinator, initial)
         master = JobMaster(graph, job_settings, restart, model, lambda attempt: plan, assigner)
     except BaseException:
         storage.close()
         raise
-    return PreparedJob(graph, master, settings, storage, configuration)
+    return PreparedJob(graph, master, settings, storage, configuration, leadership)
 
 
 def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettings | None) -> RuntimeSettings:
@@ -124,8 +137,19 @@ def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettin
     )
 
 
-def checkpoint_storage(configuration: Configuration, job_id: str) -> CheckpointStorage:
-    """Files when a directory is configured, otherwise the JobManager's memory. Not opened yet."""
+def _storage_of(job_id: str, configuration: Configuration, leadership: Leadership | None) -> CheckpointStorage:
+    """Every leader has a directory of its own: what one that is frozen in the middle of it still writes or deletes
+    there, when it goes on, is no business of its successor."""
+    if leadership is None:
+        return checkpoint_storage(configuration, job_id)
+    return checkpoint_storage(configuration, f"{job_id}-e{leadership.epoch}", leadership.check)
+
+
+def checkpoint_storage(
+    configuration: Configuration, job_id: str, guard: Callable[[], None] = lambda: None
+) -> CheckpointStorage:
+    """Files when a directory is configured, otherwise the JobManager's memory. Not opened yet. `guard`: see
+    `FileSystemStorage`."""
     directory = options.read(configuration, options.CHECKPOINT_DIR)
     kind = options.read(configuration, options.CHECKPOINT_STORAGE) or ("filesystem" if directory else "jobmanager")
     codec = compression.ZLIB if options.read(configuration, options.SNAPSHOT_COMPRESSION) else compression.NONE
@@ -137,9 +161,11 @@ def checkpoint_storage(configuration: Configuration, job_id: str) -> CheckpointS
             "folder for checkpoints, or leave the storage out to keep them in the JobManager's memory"
         )
     if kind == "filesystem":
-        return FileSystemStorage(directory, job_id, codec=codec, permissions=permissions)
+        return FileSystemStorage(directory, job_id, codec=codec, permissions=permissions, guard=guard)
     if directory:  # state in memory, and with the metadata in a file of each checkpoint
-        return FileSystemStorage(directory, job_id, codec=codec, memory_limit=limit, permissions=permissions)
+        return FileSystemStorage(
+            directory, job_id, codec=codec, memory_limit=limit, permissions=permissions, guard=guard
+        )
     return JobManagerStorage(limit, codec, permissions)
 
 
@@ -162,7 +188,14 @@ def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint) -> 
         return RestorePoint(nearest, point.root)
 
 
-def _initial_snapshot(configuration: Configuration) -> RestorePoint | None:
+def _initial_snapshot(configuration: Configuration, leadership: Leadership | None) -> RestorePoint | None:
+    """What an earlier leader has left counts more than what the program was started with."""
+    if leadership is not None:
+        record = leadership.record
+        pointer = record.savepoint if record.stopped else record.checkpoint
+        if pointer is not None:
+            loaded = read_metadata(pointer.path)
+            return RestorePoint(loaded.metadata, str(loaded.root), owned=not record.stopped)
     path = options.read(configuration, options.RECOVERY_PATH)
     if not path:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.common.accumulators import load_values
 from tidegate.common.completable_future import CompletableFuture
-from tidegate.common.errors import JobCancelledError, JobExecutionError
+from tidegate.common.errors import JobCancelledError, JobExecutionError, JobSuspendedError
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_client import JobClient
 from tidegate.common.job_execution_result import JobExecutionResult
@@ -114,6 +114,8 @@ class PublishedJobClient(JobClient):
                 self._result.complete(JobExecutionResult(self._job_id, int(end.runtime_ms), accumulators))
         elif end.status is JobStatus.CANCELED:
             self._result.complete_exceptionally(JobCancelledError(f"job {self._job_id} was cancelled"))
+        elif end.status is JobStatus.SUSPENDED:
+            self._result.complete_exceptionally(JobSuspendedError(f"job {self._job_id}: {end.reason}"))
         else:
             self._result.complete_exceptionally(JobExecutionError(failure_text(str(self._job_id), end)))
 

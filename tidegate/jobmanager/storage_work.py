@@ -80,9 +80,9 @@ class StorageWork:
         self._threads.delete("deleting left-over files", lambda: _warn(self._storage.delete_orphans()), None)
 
     def delete_claimed(self, instruction: DeleteClaimed, now_ms: float) -> None:
-        root, checkpoint_id = instruction.root, instruction.checkpoint_id
+        root, checkpoint_id, older = instruction.root, instruction.checkpoint_id, instruction.older
         what = f"deleting the claimed checkpoint {checkpoint_id} in {root}"
-        self._threads.delete(what, lambda: _warn(delete_claimed(root, checkpoint_id, now_ms)), [])
+        self._threads.delete(what, lambda: _warn(delete_claimed(root, checkpoint_id, now_ms, older)), [])
 
     def look(self, what: str, do: Callable[[], object]) -> bool:
         """Something else that may block. False after the end of the job: then it is not done."""

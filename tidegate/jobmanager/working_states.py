@@ -16,7 +16,15 @@ from tidegate.jobmanager.gang import Admission, Gang
 from tidegate.jobmanager.gang_monitor import GangMonitor
 from tidegate.jobmanager.job import Job
 from tidegate.jobmanager.job_state import Due, JobState
-from tidegate.jobmanager.leaving_states import Ending, Failing, after_failure, lost_engine, lost_workers
+from tidegate.jobmanager.leaving_states import (
+    Ended,
+    Ending,
+    Failing,
+    after_failure,
+    lost_engine,
+    lost_workers,
+    suspend,
+)
 from tidegate.jobmanager.restart_strategies import RestartAfter
 from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
 from tidegate.protocol.instructions import DeliverResults, FoundSplits, SubmitGang
@@ -82,7 +90,9 @@ class Working(JobState):
         if failure is not None:
             return self.fail(failure, now_ms)
         if self.attempt.monitor.heartbeat_due(now_ms):
-            self.job.out.send_all(self.gang, MasterHeartbeat(attempt=self.gang.attempt))
+            for slot, member in sorted(self.gang.members.items()):
+                beat = MasterHeartbeat(attempt=self.gang.attempt, heard_ms=member.heartbeat_ms)
+                self.job.out.send(self.gang, slot, beat)
         return self.apply(self.job.model.on_tick(now_ms), now_ms)
 
     # ------------------------------------------------------------ messages
@@ -91,7 +101,7 @@ class Working(JobState):
             case Register():
                 return self._on_register(message, now_ms)
             case SlotHeartbeat():
-                self.gang.heard(message.slot, now_ms)
+                self.gang.heard(message.slot, now_ms, message.sent_ms)
                 self.gang.report(message.slot, message.metrics, message.accumulators)
                 return self
             case SourceSplits():
@@ -233,6 +243,10 @@ class Working(JobState):
         self.job.show(JobStatus.CANCELLING)
         return Ending(self.job, self.gang, JobStatus.CANCELED, self._send_away("the job was cancelled", now_ms))
 
+    def on_deposed(self, reason: str, now_ms: float) -> Ending | Ended:
+        self._send_away("another driver leads the job", now_ms)
+        return suspend(self.job, self.gang, reason, now_ms)
+
     def _send_away(self, reason: str, now_ms: float) -> float:
         """Leave to all. When nobody has registered, nobody can be asked: Spark drops the gang at once. Returns until
         when they have time."""
@@ -276,7 +290,10 @@ class WaitingForSlots(Working):
         return self.fail(FailureInfo(summary=text), now_ms)
 
     def on_slot_registered(self, now_ms: float) -> JobState:
-        return self._deploy(now_ms) if self.gang.complete else self
+        return self._deploy(now_ms) if self.gang.complete and not self.job.model.undecided else self
+
+    def on_storage_answered(self, now_ms: float) -> JobState:
+        return self.on_slot_registered(now_ms)
 
     def _deploy(self, now_ms: float) -> Restoring | Failing | Ending:
         job, gang = self.job, self.gang
@@ -300,7 +317,8 @@ class WaitingForSlots(Working):
 
     def check_invariants(self) -> None:
         super().check_invariants()
-        check_internal(not self.gang.complete, "all slots are here, and nothing is deployed")
+        waits = not self.gang.complete or self.job.model.undecided
+        check_internal(waits, "all slots are here, and nothing is deployed")
 
 
 class Restoring(Working):

@@ -3,6 +3,7 @@ order given, and brings the outcome back as an event (the docstring of each says
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex
@@ -47,6 +48,27 @@ class WriteMetadata:
 
 
 @dataclass(frozen=True)
+class RecordSnapshot:
+    """High availability only: the metadata is written. Put the snapshot into the job's record, on a helper thread and
+    in order, and answer with `on_recorded(attempt, checkpoint_id, outcome)`. The answer is due also after the attempt
+    has ended: until it comes nobody knows what the next one starts from."""
+
+    attempt: AttemptNumber
+    checkpoint_id: CheckpointId
+    path: str  # URI of its folder
+    savepoint: bool
+    stop: bool  # the job ends with this savepoint
+
+
+class Recording(enum.Enum):
+    """What became of something that was to be put into the job's record."""
+
+    WRITTEN = "it is in the record"
+    SUPERSEDED = "the record names something newer"
+    DEPOSED = "the record is another leader's, or nobody can tell: this one must stop"
+
+
+@dataclass(frozen=True)
 class DeleteSavepoint:
     """A savepoint has failed: delete its folder with all that was written so far. Best effort, on a helper thread, in
     order with WriteMetadata."""
@@ -76,6 +98,7 @@ class DeleteClaimed:
 
     root: str
     checkpoint_id: CheckpointId
+    older: bool = False  # those before it too: the directory is that of the job's leader before this one
 
 
 @dataclass(frozen=True)
@@ -139,12 +162,13 @@ class JobEnded:
     """The last instruction of a job: nothing runs any more. `failures` holds the cause of each failed attempt that is
     remembered, oldest first; `failed_attempts` tells how many there were."""
 
-    status: JobStatus  # FINISHED, FAILED or CANCELED
+    status: JobStatus  # FINISHED, FAILED or CANCELED; SUSPENDED: another JobManager goes on with it
     failures: tuple[AttemptFailure, ...]
     failed_attempts: int
     runtime_ms: float
     accumulators: tuple[bytes, ...] = ()  # by slot, when FINISHED
     reason: str = ""  # why there was no further restart, when FAILED
+    engine_gone: bool = False  # FAILED only because nothing was there any more to run it on
 
 
 @dataclass(frozen=True)
@@ -168,6 +192,7 @@ Instruction = (
     | CancelGang
     | Send
     | WriteMetadata
+    | RecordSnapshot
     | DeleteSavepoint
     | DeleteState
     | DeleteOrphans

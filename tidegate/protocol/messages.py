@@ -86,6 +86,7 @@ class SlotHeartbeat(Message, frozen=True):
     slot: SlotIndex
     metrics: tuple[MetricReport, ...] = ()
     accumulators: bytes = b""  # `common.accumulators.dump`, as of a moment ago; b"" when they are too large for this
+    sent_ms: float = 0.0  # by the worker's own clock, which nobody else reads
 
 
 class TaskEndOfData(Message, frozen=True):
@@ -242,7 +243,11 @@ class AssignSplits(Message, frozen=True):
 
 
 class MasterHeartbeat(Message, frozen=True):
-    pass
+    """With high availability the driver leads for `valid_ms` from the moment at which it sent this at the latest, and
+    that was after `heard_ms`: a worker that hears nothing newer leaves by then. So its clock is all it needs."""
+
+    heard_ms: float = 0.0  # `sent_ms` of the latest heartbeat that the driver has had of this worker
+    valid_ms: float | None = None  # None: no high availability
 
 
 SlotToMaster = (

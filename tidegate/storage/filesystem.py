@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId
@@ -40,14 +40,17 @@ class FileSystemStorage:
         codec: str = compression.NONE,
         memory_limit: int | None = None,
         permissions: str = OWNER,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         """`memory_limit`: workers make no files, their state (up to so many bytes per task and checkpoint) travels to
-        the JobManager and is stored within the metadata. `permissions`: see `files.PERMISSIONS`."""
+        the JobManager and is stored within the metadata. `permissions`: see `files.PERMISSIONS`. `guard`: called before
+        anything is written or deleted; raises LeaseLostError when it must not be."""
         parent = StorageLocation.parse(directory, options).with_permissions(permissions)
         self._location = job_location(parent, job_id)
         self._min_file_size = min_file_size
         self._codec = codec
         self._memory_limit = memory_limit
+        self._guard = guard
         self._lock: JobLock | None = None
 
     @property
@@ -95,6 +98,7 @@ class FileSystemStorage:
 
     def check_owned(self) -> None:
         """LeaseLostError when another run may be using the directory. Nothing to check before `open`."""
+        self._guard()
         if self._lock is not None:
             self._lock.check()
 
@@ -178,8 +182,9 @@ def latest_aligned(root: str, before: CheckpointId) -> CheckpointMetadata | None
     return None
 
 
-def delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float) -> list[str]:
+def delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float, older: bool = False) -> list[str]:
     """Delete a checkpoint in the directory of another job, which has left it to us, with all that only it needs.
+    `older`: and those before it.
 
     Never raises; returns the problems. Nothing is deleted while that job runs."""
     directory = StorageLocation.parse(root)
@@ -189,7 +194,11 @@ def delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float) -> lis
     except (ConfigurationError, SnapshotError) as error:
         return [f"checkpoint {checkpoint_id} in {root}, which this job has claimed, was not deleted: {error}"]
     try:
-        gone = Deletion(files=[metadata_file(checkpoint_id)], directories=[checkpoint_directory(checkpoint_id)])
+        before = [n for n in storage.completed_checkpoints() if n < checkpoint_id] if older else []
+        numbers = [*before, checkpoint_id]
+        gone = Deletion(
+            files=[metadata_file(n) for n in numbers], directories=[checkpoint_directory(n) for n in numbers]
+        )
         return storage.delete(gone) + storage.delete_orphans()
     finally:
         storage.close()

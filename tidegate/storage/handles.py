@@ -210,6 +210,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     self_contained: bool = False  # paths are relative to the folder of `_metadata` itself, not to the one above
     companions: dict[str, str] = {}  # files beside it that no handle names: path -> checksum of the whole
     enumerators: dict[OperatorId, EnumeratorState] = {}  # of the sources whose splits are discovered
+    epoch: int = 0  # of the leader that wrote it; 0: the job had no high availability
 
 
 # ---------------------------------------------------------------- restore

@@ -19,9 +19,9 @@ from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import ConfigurationError
 from tidegate.storage.files import OWNER, PERMISSIONS, Permissions, make_directories, storage_errors
 from tidegate.storage.job_directory import LOCK
+from tidegate.storage.leases.cells import Cell, open_cell
 from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
 from tidegate.storage.leases.lease import LeaseTimes
-from tidegate.storage.leases.stores import LeaseStore, open_lease_store
 from tidegate.storage.location import StorageLocation
 
 log = logging.getLogger("tidegate.storage")
@@ -96,9 +96,7 @@ class LocalJobLock:
 
 
 class LeaseJobLock:
-    def __init__(
-        self, location: StorageLocation, store: LeaseStore | None = None, times: LeaseTimes | None = None
-    ) -> None:
+    def __init__(self, location: StorageLocation, store: Cell | None = None, times: LeaseTimes | None = None) -> None:
         """`store`: instead of the one that belongs to the location."""
         self._location = location
         self._store = store
@@ -107,7 +105,7 @@ class LeaseJobLock:
 
     def acquire(self, now_ms: float) -> None:
         with storage_errors("lock", self._location.uri):
-            store = self._store or open_lease_store(self._location, LOCK, conditional=False)
+            store = self._store or open_cell(self._location, LOCK, conditional=False)
         keeper = LeaseKeeper(store, self._times)
         keeper.start()
         lease_s = self._times.lease_ms * (1 + self._times.drift) / 1000.0

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import SnapshotError, check_internal
+from tidegate.common.errors import InternalError, SnapshotError, check_internal
 from tidegate.common.ids import AttemptNumber, ChannelAddress, SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.contracts.collect_sink import CollectSink
@@ -53,6 +53,7 @@ from tidegate.protocol.instructions import (
     Instruction,
     JobEnded,
     Log,
+    RecordSnapshot,
     Send,
     StatusChanged,
     SubmitGang,
@@ -301,6 +302,9 @@ class InProcessJob(InstructionCarrier):
             error = str(failure)
         answer = self.master.on_metadata_written
         self.carry_out(answer(instruction.attempt, metadata.checkpoint_id, error, self.clock.now))
+
+    def record_snapshot(self, instruction: RecordSnapshot) -> None:
+        raise InternalError("a job in one process has no high availability")
 
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
         try:

@@ -322,15 +322,15 @@ def test_run_hands_its_settings_to_the_program(
         "c = env.get_configuration()\n"
         "print(env.get_parallelism(), c.get_string('execution.state-recovery.path', ''),\n"
         "      c.get_string('execution.state-recovery.ignore-unclaimed-state', ''), sys.argv[1:],\n"
-        "      c.get_string('pipeline.name', ''))\n"
+        "      c.get_string('pipeline.name', ''), c.get_string('tidegate.high-availability.standby', ''))\n"
         "env.set_parallelism(2)\n"
         "print(env.get_parallelism())\n"
     )
     savepoint = str(directory / "sp")
-    arguments = ["-s", savepoint, "-p", "7", "--allow-non-restored-state", "-D", "pipeline.name=y"]
+    arguments = ["-s", savepoint, "-p", "7", "--allow-non-restored-state", "--standby", "-D", "pipeline.name=y"]
     assert main(["run", *arguments, str(program), "a", "--b"]) == 0
     out = capfd.readouterr().out.splitlines()
-    assert out == [f"7 {savepoint} true ['a', '--b'] x", "2"]  # what the program sets itself wins
+    assert out == [f"7 {savepoint} true ['a', '--b'] x true", "2"]  # what the program sets itself wins
 
 
 def test_run_tells_what_is_wrong_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

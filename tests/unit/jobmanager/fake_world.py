@@ -23,6 +23,7 @@ from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Reten
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings
+from tidegate.jobmanager.leadership.fence import without_effect
 from tidegate.jobmanager.restart_strategies import FailureRate, FixedDelay, RestartStrategy
 from tidegate.protocol.instructions import (
     CancelGang,
@@ -36,6 +37,7 @@ from tidegate.protocol.instructions import (
     Instruction,
     JobEnded,
     Log,
+    RecordSnapshot,
     Send,
     StatusChanged,
     SubmitGang,
@@ -95,7 +97,8 @@ class Slot:
 class World(InstructionCarrier):
     """`run()` plays one schedule and raises when something is wrong."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, led: bool = False) -> None:
+        """`led`: with high availability. Then the record decides which checkpoints are complete."""
         self.rng = random.Random(seed)
         rng = self.rng
         self.graph = graph(parallelism=rng.randint(1, 3), sources=rng.randint(1, 2))
@@ -112,7 +115,11 @@ class World(InstructionCarrier):
         restart: RestartStrategy = rng.choice(
             [FixedDelay(rng.randint(0, 6), rng.choice([0, _any_ms(rng)])), FailureRate(5, 2_000, _any_ms(rng))]
         )
-        self.coordinator = CheckpointCoordinator(self.graph, self.settings, ROOT)
+        self.led = led
+        self.deposed = False
+        self.recording_at = 0.0  # one after the other
+        self.undecided_restarts = 0  # attempts that had to wait for the record
+        self.coordinator = CheckpointCoordinator(self.graph, self.settings, ROOT, epoch=int(led))
         job_settings = JobSettings("world", 100, 800, 2_000, leave_grace_ms=_any_ms(rng))
         self.master = JobMaster(
             self.graph, job_settings, restart, BarrierCheckpoints(self.coordinator), lambda attempt: b""
@@ -124,7 +131,7 @@ class World(InstructionCarrier):
         self.exited: set[AttemptNumber] = set()
         self.disk: set[str] = set()
         self.written: dict[CheckpointId, CheckpointMetadata] = {}
-        self.completed: list[CheckpointId] = []  # that slots were told of
+        self.completed: list[CheckpointId] = []  # that slots were told of; led: those in the record
         self.corrupt: set[CheckpointId] = set()
         self.triggered: list[CheckpointId] = []
         self.all_at_end_before: CheckpointId | None = None  # next id when the last task came to its end
@@ -147,6 +154,8 @@ class World(InstructionCarrier):
     def run(self) -> None:
         if self.rng.random() < 0.2:
             self.later(self.rng.uniform(0, 3_000), lambda: self.carry_out(self.master.on_cancel(self.now)))
+        if self.led and self.rng.random() < 0.2:
+            self.later(self.rng.uniform(0, 3_000), self.depose)
         self.carry_out(self.master.start(self.now))
         for _ in range(20_000):
             if self.ended is not None and not self.events:
@@ -164,7 +173,32 @@ class World(InstructionCarrier):
     # ------------------------------------------------------------ the host
     def carry_out(self, instructions: Iterable[Instruction]) -> None:
         self.master.check_invariants()
-        super().carry_out(instructions)
+        super().carry_out([i for i in instructions if not self.deposed or without_effect(i)])
+        if self.led and self.completed and self.ended is None:
+            gone = checkpoint_files(self.written[self.completed[-1]]) - self.disk
+            assert not gone, f"the record names checkpoint {self.completed[-1]}, which lacks {gone}"
+
+    def depose(self) -> None:
+        if self.ended is None:
+            self.deposed = True
+            self.carry_out(self.master.on_deposed("another driver leads", self.now))
+
+    def record_snapshot(self, instruction: RecordSnapshot) -> None:
+        assert self.led
+        n = instruction.checkpoint_id
+        assert f"chk-{n}/_metadata" in self.disk
+
+        def recorded() -> None:
+            if self.deposed:
+                return
+            newer = not self.completed or n > self.completed[-1]
+            if newer:
+                self.completed.append(n)
+            self.undecided_restarts += self.master.attempt != instruction.attempt
+            self.carry_out(self.master.on_recorded(n, newer, self.now))
+
+        self.recording_at = max(self.recording_at, self.now + self.delay() * self.rng.choice([1, 10, 50]))
+        self.later(self.recording_at - self.now, recorded)
 
     def cancel_gang(self, instruction: CancelGang) -> None:
         for slot in self.gang(instruction.attempt):
@@ -279,7 +313,9 @@ class World(InstructionCarrier):
                 self.triggered.append(number)
                 self.barrier(slot.attempt, number)
             return
-        if isinstance(message, NotifyCheckpointComplete) and message.checkpoint_id not in self.completed:
+        if self.led and isinstance(message, NotifyCheckpointComplete):
+            assert message.checkpoint_id in self.completed
+        elif isinstance(message, NotifyCheckpointComplete) and message.checkpoint_id not in self.completed:
             assert all(message.checkpoint_id > earlier for earlier in self.completed)
             assert f"chk-{message.checkpoint_id}/_metadata" in self.disk
             self.completed.append(message.checkpoint_id)
@@ -418,6 +454,9 @@ class World(InstructionCarrier):
     def check_end(self) -> None:
         assert self.ended is not None, f"no end after many steps: {self.master.status}, {self.statuses[-10:]}"
         assert self.statuses[-1] is self.ended.status
+        if self.ended.status is JobStatus.SUSPENDED:
+            assert self.deposed
+            return
         kept = {c.checkpoint_id for c in self.coordinator.store.checkpoints}
         complete = {n for n in self.written if f"chk-{n}/_metadata" in self.disk}
         assert complete == kept, "on disk are other checkpoints than are kept"

@@ -265,3 +265,24 @@ def test_what_is_to_be_printed_goes_out_in_order_with_the_messages(master: Maste
     master.tell_to_leave()
     assert eventually(lambda: master.delivered)
     assert written == [b"10"]
+
+
+def test_a_worker_leaves_when_its_driver_may_not_lead_any_more(master: Master, kills: list[int]) -> None:
+    """Whatever else it hears of it."""
+    link = master.link(lease_ms=1_000.0)
+    first = master.receive_a(SlotHeartbeat)
+    assert first.sent_ms > 0
+
+    def beat(**lease: float) -> None:
+        master.router.send_multipart((b"me", encode(MasterHeartbeat(attempt=AttemptNumber(0), **lease))))
+
+    beat(heard_ms=first.sent_ms, valid_ms=1_500.0)
+    while not any(isinstance(message, Leave) for message in master.delivered):
+        beat()  # says nothing of a lease
+        beat(heard_ms=first.sent_ms - 5_000.0, valid_ms=3_000.0)  # late
+        time.sleep(0.02)
+    assert SystemClock().now_ms() >= first.sent_ms + 1_490.0
+    left = master.delivered[-1]
+    assert isinstance(left, Leave)
+    assert "nothing was heard of its lease in time" in left.reason
+    link.main_left.set()

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.storage.snapshots import checkpoint
@@ -17,17 +18,18 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.job_lock import LeaseJobLock
-from tidegate.storage.leases import stores
+from tidegate.storage.leases import cells
+from tidegate.storage.leases.answers import stored
+from tidegate.storage.leases.cells import BestEffortCell, FileCell, S3Cell, open_cell
 from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
-from tidegate.storage.leases.lease import LeaseRecord, LeaseTimes
-from tidegate.storage.leases.stores import BestEffortLeaseStore, FileLeaseStore, S3LeaseStore, open_lease_store
+from tidegate.storage.leases.lease import LeaseRecord, LeaseTimes, Stored
 from tidegate.storage.location import StorageLocation
 
 TIMES = LeaseTimes(lease_ms=600, renew_ms=150, look_ms=50)
 
 
-def record(owner: str, beat: int = 1, epoch: int = 1) -> LeaseRecord:
-    return LeaseRecord(owner=owner, epoch=epoch, beat=beat, lease_ms=600)
+def record(owner: str, beat: int = 1, epoch: int = 1) -> bytes:
+    return msgspec.json.encode(LeaseRecord(owner=owner, epoch=epoch, beat=beat, lease_ms=600))
 
 
 @pytest.fixture(params=["file", "s3", "best-effort"])
@@ -35,10 +37,10 @@ def make_store(request, tmp_path):
     if request.param == "s3":
         endpoint, _ = request.getfixturevalue("s3_server")
         location = StorageLocation.parse(f"s3://bucket/{tmp_path.name}?endpoint_override={endpoint}")
-        return lambda: S3LeaseStore(location, "_lock")
+        return lambda: S3Cell(location, "_lock")
     if request.param == "file":
-        return lambda: FileLeaseStore(StorageLocation.parse(str(tmp_path / "leases")), "_lock")
-    return lambda: BestEffortLeaseStore(LocalFiles(str(tmp_path)), "_lock")
+        return lambda: FileCell(StorageLocation.parse(str(tmp_path / "leases")), "_lock")
+    return lambda: BestEffortCell(LocalFiles(str(tmp_path)), "_lock")
 
 
 # ---------------------------------------------------------------- stores
@@ -54,7 +56,7 @@ def test_a_write_is_refused_unless_the_version_is_known(make_store):
     assert second not in (None, first)
     assert store.put(record("a", 2), first) is None
     found = store.read()
-    assert (found.record, found.version) == (record("b"), second)
+    assert (found.data, found.version) == (record("b"), second)
 
 
 @pytest.mark.parametrize("make_store", ["file", "s3"], indirect=True)
@@ -70,12 +72,12 @@ def test_of_many_that_write_at_once_one_is_taken(make_store):
 
 def test_something_else_in_its_place_is_no_record(tmp_path):
     (tmp_path / "_lock-1").write_text("garbage")
-    found = FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock").read()
-    assert (found.record, found.version) == (None, "1")
+    found = FileCell(StorageLocation.parse(str(tmp_path)), "_lock").read()
+    assert stored(found.data, found.version) == Stored(None, "1")
 
 
 def test_files_do_not_pile_up(tmp_path):
-    store = FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock")
+    store = FileCell(StorageLocation.parse(str(tmp_path)), "_lock")
     version = None
     for beat in range(50):
         version = store.put(record("a", beat), version)
@@ -84,7 +86,7 @@ def test_files_do_not_pile_up(tmp_path):
 
 
 def test_a_writer_whose_number_has_come_and_gone_is_refused(tmp_path):
-    store = FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock")
+    store = FileCell(StorageLocation.parse(str(tmp_path)), "_lock")
     version = early = store.put(record("a"), None)
     for beat in range(30):
         version = store.put(record("b", beat), version)
@@ -102,16 +104,16 @@ def test_a_store_without_conditional_writes_is_refused_or_warned_of(tmp_path, mo
         client.put_object = lambda **a: put(**{k: v for k, v in a.items() if not k.startswith("If")})
         return client
 
-    stores_client = stores._s3_client
-    monkeypatch.setattr(stores, "_s3_client", ignores_conditions)
+    stores_client = cells._s3_client
+    monkeypatch.setattr(cells, "_s3_client", ignores_conditions)
     with pytest.raises(ConfigurationError, match="does not heed the conditions"):
-        open_lease_store(location, "_lock", conditional=True)
-    assert isinstance(open_lease_store(location, "_lock", conditional=False), BestEffortLeaseStore)
+        open_cell(location, "_lock", conditional=True)
+    assert isinstance(open_cell(location, "_lock", conditional=False), BestEffortCell)
     assert "best effort" in caplog.text
     monkeypatch.setitem(sys.modules, "boto3", None)
-    monkeypatch.setattr(stores, "_s3_client", stores_client)
+    monkeypatch.setattr(cells, "_s3_client", stores_client)
     with pytest.raises(ConfigurationError, match=r"boto3: pip install 'tidegate\[s3\]'"):
-        open_lease_store(location, "_lock", conditional=True)
+        open_cell(location, "_lock", conditional=True)
 
 
 # ---------------------------------------------------------------- the thread
@@ -130,9 +132,9 @@ class Stalling:
         self.open.wait()
         return self._store.read()
 
-    def put(self, record, expected):
+    def put(self, data, expected):
         self.open.wait()
-        return self._store.put(record, expected)
+        return self._store.put(data, expected)
 
 
 def test_a_second_one_waits_until_the_first_gives_it_back(make_store):
@@ -190,10 +192,10 @@ def test_release_does_not_wait_for_a_store_that_hangs(make_store):
 def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(tmp_path):
     script = f"""
 from tidegate.storage.leases.keeper import LeaseKeeper
-from tidegate.storage.leases.stores import FileLeaseStore
+from tidegate.storage.leases.cells import FileCell
 from tidegate.storage.location import StorageLocation
 import os
-keeper = LeaseKeeper(FileLeaseStore(StorageLocation.parse({str(tmp_path)!r}), "_lock"))
+keeper = LeaseKeeper(FileCell(StorageLocation.parse({str(tmp_path)!r}), "_lock"))
 keeper.start()
 print(keeper.wait(10), flush=True)
 os.kill(os.getpid(), 9)
@@ -201,7 +203,7 @@ os.kill(os.getpid(), 9)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert "HELD" in done.stdout
-    keeper = LeaseKeeper(FileLeaseStore(StorageLocation.parse(str(tmp_path)), "_lock"))  # a lease of 15 s
+    keeper = LeaseKeeper(FileCell(StorageLocation.parse(str(tmp_path)), "_lock"))  # a lease of 15 s
     keeper.start()
     assert keeper.wait(8) is Waited.HELD
     assert keeper.epoch == 2

@@ -5,11 +5,13 @@ A pure state machine beside the JobMaster, which gets its outcomes. One checkpoi
     the decider lets a request through  -> TriggerCheckpoint to the slots with source subtasks
     one acknowledgement per subtask, all are here: its files are registered -> WriteMetadata
     metadata written                    -> complete: older ones are subsumed, NotifyCheckpointComplete to all slots
+    with high availability              -> RecordSnapshot, and complete when the job's record names it
 
     decline, timeout, failed write, newer one complete  -> NotifyCheckpointAborted to all slots, files deleted
 
 Checkpoint ids grow for the whole life of the job. A checkpoint belongs to the attempt that triggered it: when that is
-over the checkpoint is dropped, and an acknowledgement that still comes only has its files deleted.
+over the checkpoint is dropped, and an acknowledgement that still comes only has its files deleted. One that is being
+recorded at that moment is undecided: the record says whether it is complete, and the next attempt waits for that.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from tidegate.protocol.instructions import (
     DeleteSavepoint,
     DeleteState,
     Log,
+    RecordSnapshot,
     WriteMetadata,
 )
 from tidegate.protocol.messages import (
@@ -57,6 +60,7 @@ from tidegate.protocol.messages import (
 )
 from tidegate.storage.cleanup import Deletion, FileProtection, SharedFileRegistry
 from tidegate.storage.handles import EnumeratorState
+from tidegate.storage.job_directory import checkpoint_directory
 
 _MAX_REMEMBERED = 100
 
@@ -73,7 +77,10 @@ class CheckpointCoordinator:
     """Every `on_...` method changes the state and returns what is to be done, in order.
 
     `root` is the URI of the job's checkpoint directory; `initial` the snapshot that the job starts from, if any: it is
-    deleted only when the job owns it. Ids go on from its own, and from `highest_id` (of earlier runs in `root`)."""
+    deleted only when the job owns it. Ids go on from its own, and from `highest_id` (of earlier runs in `root`).
+
+    `epoch`: of the leader, with high availability; 0 without. `stopped`: an earlier leader has stopped the job at
+    `initial`."""
 
     def __init__(
         self,
@@ -82,10 +89,14 @@ class CheckpointCoordinator:
         root: str,
         initial: RestorePoint | None = None,
         highest_id: CheckpointId | None = None,
+        *,
+        epoch: int = 0,
+        stopped: bool = False,
     ) -> None:
         self._graph = graph
         self._settings = settings
         self._root = root
+        self._epoch = epoch
         self._decider = RequestDecider(settings)
         self._failures = FailureManager(settings.tolerable_failures)
         self._files = SharedFileRegistry()
@@ -99,11 +110,14 @@ class CheckpointCoordinator:
         self._attempt: AttemptNumber | None = None  # the running one, None between two
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}  # in order of ids; all of the running attempt
         self._doomed: dict[CheckpointId, Deletion] = {}  # aborted while its metadata is written: deleted after that
+        self._undecided: dict[CheckpointId, PendingCheckpoint] = {}  # being recorded when their attempt was over
         self._exceeded = False  # too many failures in a row: the attempt is about to be over
         self._drain: CheckpointRequest | None = None  # set from the drain of the sources until its savepoint is due
         self._drained = False  # the sources of this attempt were told to end
         self._failed_savepoints: dict[CheckpointId, str] = {}  # id -> folder, the latest: for late acknowledgements
         self.stopped: StoppedWithSavepoint | None = None  # the job ends with this savepoint, which is complete
+        if stopped and initial is not None:
+            self.stopped = StoppedWithSavepoint(None, initial)
         self._final_from: CheckpointId | None = None  # a checkpoint from this id on makes the end of data durable
         self._all_slots = tuple(SlotIndex(i) for i in range(graph.num_slots))
         sources = {graph.slot_of(v, s) for v, s in graph.all_tasks() if graph.vertices[v].is_source}
@@ -121,12 +135,18 @@ class CheckpointCoordinator:
         return tuple(self._pending)
 
     @property
-    def writing_metadata(self) -> bool:
-        """An answer to WriteMetadata is due."""
-        return bool(self._doomed) or any(p.state is PendingState.WRITING for p in self._pending.values())
+    def awaits_storage(self) -> bool:
+        """An answer to WriteMetadata or RecordSnapshot is due."""
+        under_way = (p.state is not PendingState.COLLECTING for p in self._pending.values())
+        return bool(self._doomed or self._undecided) or any(under_way)
+
+    @property
+    def undecided(self) -> bool:
+        """Only the job's record knows what the next attempt starts from."""
+        return bool(self._undecided)
 
     def next_deadline(self) -> float | None:
-        due = [pending.deadline_ms for pending in self._pending.values()]
+        due = [p.deadline_ms for p in self._pending.values() if p.state is not PendingState.RECORDING]
         trigger = self._decider.next_deadline(len(self._pending))
         return min(due if trigger is None else [*due, trigger], default=None)
 
@@ -236,7 +256,7 @@ class CheckpointCoordinator:
 
     def on_tick(self, now_ms: float) -> list[Outcome]:
         for pending in list(self._pending.values()):
-            if now_ms >= pending.deadline_ms:
+            if now_ms >= pending.deadline_ms and pending.state is not PendingState.RECORDING:
                 self._abort(pending, CheckpointFailureReason.EXPIRED, pending.describe_missing(), now_ms)
         return self._flush(now_ms)
 
@@ -288,10 +308,25 @@ class CheckpointCoordinator:
         if doomed is not None:
             self._delete(doomed)
         elif pending is not None and pending.state is PendingState.WRITING and pending.attempt == attempt:
-            if error is None:
-                self._complete(pending, now_ms)
-            else:
+            if error is not None:
                 self._abort(pending, CheckpointFailureReason.METADATA_FAILED, error, now_ms)
+            elif self._epoch:
+                self._record(pending)
+            else:
+                self._complete(pending, now_ms)
+        return self._flush(now_ms)
+
+    def on_recorded(self, checkpoint_id: CheckpointId, recorded: bool, now_ms: float) -> list[Outcome]:
+        """The answer to RecordSnapshot. `recorded`: False when the record names a newer checkpoint."""
+        undecided = self._undecided.pop(checkpoint_id, None)
+        pending = self._pending.get(checkpoint_id)
+        if undecided is not None:
+            self._decide(undecided, recorded, now_ms)
+        elif pending is not None and recorded:
+            self._complete(pending, now_ms)
+        elif pending is not None:
+            pending.state = PendingState.WRITING  # the record has nothing to do with it any more
+            self._abort(pending, CheckpointFailureReason.SUBSUMED, "by one that was recorded before", now_ms)
         return self._flush(now_ms)
 
     # ------------------------------------------------------------ trigger, complete, abort
@@ -324,7 +359,7 @@ class CheckpointCoordinator:
 
     def _write_metadata(self, pending: PendingCheckpoint, now_ms: float) -> None:
         """All have acknowledged. From here on the end of other checkpoints cannot release its files."""
-        metadata = pending.metadata()
+        metadata = pending.metadata(self._epoch)
         if pending.request.target:
             pending.begin_writing()
             self._out.append(WriteMetadata(pending.attempt, metadata, pending.request.target))
@@ -336,6 +371,34 @@ class CheckpointCoordinator:
             return
         pending.begin_writing()
         self._out.append(WriteMetadata(pending.attempt, metadata))
+
+    def _record(self, pending: PendingCheckpoint) -> None:
+        pending.begin_recording()
+        n, request = pending.checkpoint_id, pending.request
+        path = request.target or f"{self._root.rstrip('/')}/{checkpoint_directory(n)}"
+        self._out.append(RecordSnapshot(pending.attempt, n, path, pending.savepoint, request.stop))
+
+    def _decide(self, undecided: PendingCheckpoint, recorded: bool, now_ms: float) -> None:
+        """The attempt is over: nobody is told, but the next one starts from what is recorded."""
+        n, request = undecided.checkpoint_id, undecided.request
+        error = None if recorded else CheckpointFailureReason.SUBSUMED.text
+        if request.request_id is not None and not request.stop:
+            self._out.append(CheckpointRequestDone(request.request_id, n, error, request.target))
+        if not recorded:
+            self.stats.on_failed(n, CheckpointFailureReason.SUBSUMED, "by one that was recorded before", now_ms)
+            self._delete(self._files.discard(n))
+            return
+        self.stats.on_completed(n, now_ms)
+        if request.stop:
+            self.stopped = StoppedWithSavepoint(request.request_id, RestorePoint(undecided.metadata(), request.target))
+        elif not undecided.savepoint:
+            self._keep(undecided, now_ms)
+
+    def _keep(self, pending: PendingCheckpoint, now_ms: float) -> None:
+        for subsumed in self.store.add(CompletedCheckpoint(pending.metadata(self._epoch), now_ms)):
+            self._delete(self._files.discard(subsumed.checkpoint_id))
+        if len(self.store.checkpoints) >= self._settings.num_retained:
+            self._delete_claimed()
 
     def _complete(self, pending: PendingCheckpoint, now_ms: float) -> None:
         checkpoint_id = pending.checkpoint_id
@@ -353,10 +416,7 @@ class CheckpointCoordinator:
             return  # the user's: it subsumes nothing, and nothing is committed because of it
         for older in [p for n, p in self._pending.items() if n < checkpoint_id and not p.savepoint]:
             self._abort(older, CheckpointFailureReason.SUBSUMED, f"by checkpoint {checkpoint_id}", now_ms)
-        for subsumed in self.store.add(CompletedCheckpoint(pending.metadata(), now_ms)):
-            self._delete(self._files.discard(subsumed.checkpoint_id))
-        if len(self.store.checkpoints) >= self._settings.num_retained:
-            self._delete_claimed()
+        self._keep(pending, now_ms)
         complete = NotifyCheckpointComplete(attempt=pending.attempt, checkpoint_id=checkpoint_id)
         self._out.append(TellSlots(self._all_slots, complete))
         if self._final_from is not None and checkpoint_id >= self._final_from:
@@ -375,6 +435,10 @@ class CheckpointCoordinator:
     def _abort(self, pending: PendingCheckpoint, reason: CheckpointFailureReason, detail: str, now_ms: float) -> None:
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
+        if pending.state is PendingState.RECORDING:
+            self._undecided[checkpoint_id] = pending
+            self._decider.on_checkpoint_ended(now_ms)
+            return
         if pending.request.target:
             self._forget_savepoint(pending)
         elif pending.state is PendingState.WRITING and reason is not CheckpointFailureReason.METADATA_FAILED:
@@ -452,7 +516,8 @@ class CheckpointCoordinator:
         if claimed.root == self._root:
             self._delete(self._files.discard(claimed.checkpoint_id))
         else:
-            self._out.append(DeleteClaimed(claimed.root, claimed.checkpoint_id))
+            older = claimed.metadata.epoch > 0 and claimed.metadata.job_id == self._graph.job_id
+            self._out.append(DeleteClaimed(claimed.root, claimed.checkpoint_id, older))
 
     def _log(self, level: int, text: str) -> None:
         self._out.append(Log(level, text))
@@ -477,6 +542,8 @@ class CheckpointCoordinator:
         check_internal(list(self._pending) == sorted(self._pending), "pending checkpoints out of order")
         check_internal(all(n < self._next_id for n in self._pending), "a pending checkpoint from the future")
         check_internal(not self._doomed.keys() & self._pending.keys(), "a checkpoint is doomed and pending")
+        check_internal(not self._undecided.keys() & self._pending.keys(), "a checkpoint is undecided and pending")
+        check_internal(self._epoch > 0 or not self._undecided, "undecided without a record")
         for pending in self._pending.values():
             pending.check_invariants()
             check_internal(pending.attempt == self._attempt, "a pending checkpoint of another attempt")

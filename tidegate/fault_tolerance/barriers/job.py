@@ -136,7 +136,14 @@ class BarrierCheckpoints(JobFaultTolerance):
 
     @property
     def awaits_storage(self) -> bool:
-        return self.coordinator.writing_metadata
+        return self.coordinator.awaits_storage
+
+    def on_recorded(self, checkpoint_id: CheckpointId, recorded: bool, now_ms: float) -> list[Outcome]:
+        return self.coordinator.on_recorded(checkpoint_id, recorded, now_ms)
+
+    @property
+    def undecided(self) -> bool:
+        return self.coordinator.undecided
 
     # ------------------------------------------------------------ users
     def on_checkpoint_request(self, request_id: int, savepoint: bool, target: str, now_ms: float) -> list[Outcome]:

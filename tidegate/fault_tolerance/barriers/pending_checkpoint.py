@@ -28,10 +28,12 @@ class Acknowledgement(enum.Enum):
 class PendingState(enum.Enum):
     COLLECTING = "collecting"  # waiting for acknowledgements
     WRITING = "writing"  # all are here; the metadata is being written
+    RECORDING = "recording"  # that is written; with high availability the job's record decides
 
 
 class PendingCheckpoint:
-    """`acknowledge` and `begin_writing` change it. The coordinator forgets one that has failed or is complete."""
+    """`acknowledge`, `begin_writing` and `begin_recording` change it. The coordinator forgets one that has failed
+    or is complete."""
 
     def __init__(
         self,
@@ -83,6 +85,10 @@ class PendingCheckpoint:
         )
         self.state = PendingState.WRITING
 
+    def begin_recording(self) -> None:
+        check_internal(self.state is PendingState.WRITING, f"checkpoint {self.checkpoint_id} has no metadata")
+        self.state = PendingState.RECORDING
+
     def describe_missing(self) -> str:
         """For the message of a checkpoint that took too long."""
         total = len(self._waiting) + len(self.snapshots)
@@ -92,7 +98,7 @@ class PendingCheckpoint:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         return f"{len(self.snapshots)} of {total} tasks had acknowledged; missing: {', '.join(names[:5])}{more}"
 
-    def metadata(self) -> CheckpointMetadata:
+    def metadata(self, epoch: int = 0) -> CheckpointMetadata:
         """The content of `_metadata`: by operator, with an entry also for operators without state."""
         check_internal(self.fully_acknowledged, "metadata of a checkpoint that is not fully acknowledged")
         operators = []
@@ -127,9 +133,10 @@ class PendingCheckpoint:
             channels=[channel for _, s in sorted(self.snapshots.items()) for channel in s.channels],
             tidegate_version=tidegate.__version__,
             enumerators=self._enumerators,
+            epoch=epoch,
         )
 
     def check_invariants(self) -> None:
         check_internal(not self._waiting & self.snapshots.keys(), "a task has acknowledged and is waited for")
-        if self.state is PendingState.WRITING:
+        if self.state is not PendingState.COLLECTING:
             check_internal(self.fully_acknowledged, "metadata is written before all have acknowledged")

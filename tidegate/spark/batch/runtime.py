@@ -39,6 +39,10 @@ class BatchRuntime(Runtime):
         plan = plan_configured(graph, configuration, files, savepoint)
         if options.read(configuration, options.CHECKPOINT_INTERVAL):
             log.info("job %s: there are no checkpoints in BATCH mode, those settings have no effect", graph.name)
+        if options.read(configuration, options.HA_TYPE) != "NONE":
+            log.warning(
+                "job %s: there is no high availability in BATCH mode, those settings have no effect", graph.name
+            )
         session = obtain_session(configuration, submission.session, width(graph), busy=jobs_are_running())
         spare_background_jobs()
         distribute(session, files)

@@ -24,7 +24,15 @@ from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.common.metric_values import MetricReport
 from tidegate.network.zmq_transport import JobKeys
 from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_master, encode
-from tidegate.protocol.messages import FailureInfo, Leave, MasterToSlot, Message, SlotHeartbeat, TaskFailed
+from tidegate.protocol.messages import (
+    FailureInfo,
+    Leave,
+    MasterHeartbeat,
+    MasterToSlot,
+    Message,
+    SlotHeartbeat,
+    TaskFailed,
+)
 from tidegate.spark.streaming.printing import PRINTED
 from tidegate.spark.streaming.waker import Waker
 from tidegate.taskmanager.clock import Clock
@@ -55,7 +63,9 @@ class ControlLink(threading.Thread):
         printed: Callable[[bytes], None] = lambda count: None,
         metrics: Callable[[], tuple[MetricReport, ...]],
         accumulators: Callable[[], bytes] = bytes,
+        lease_ms: float | None = None,
     ) -> None:
+        """`lease_ms`: with high availability, how long the driver leads at most without saying so again."""
         super().__init__(name="tidegate-control", daemon=True)
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, incarnation.encode())
@@ -77,6 +87,7 @@ class ControlLink(threading.Thread):
         self._outgoing: deque[Message | bytes] = deque()  # bytes: text that is to be printed
         self._waker = Waker()
         self._stopping = False
+        self._led_until = math.inf if lease_ms is None else clock.now_ms() + lease_ms  # by our own clock
         self._silenced = False  # metrics were left out, and it was said
         self.main_left = threading.Event()  # set by the mailbox thread when it has left its loop
 
@@ -123,13 +134,23 @@ class ControlLink(threading.Thread):
             if now >= next_heartbeat:
                 metrics, accumulators = self._metrics(), self._accumulators()
                 self.send(
-                    SlotHeartbeat(attempt=self._attempt, slot=self._slot, metrics=metrics, accumulators=accumulators)
+                    SlotHeartbeat(
+                        attempt=self._attempt,
+                        slot=self._slot,
+                        metrics=metrics,
+                        accumulators=accumulators,
+                        sent_ms=now if self._led_until < math.inf else 0.0,
+                    )
                 )
                 next_heartbeat = now + self._interval
             self._flush()
-            events = dict(poller.poll(max(0, math.ceil(next_heartbeat - now))))
+            events = dict(poller.poll(max(0, math.ceil(min(next_heartbeat, self._led_until) - now))))
             if self._waker.fileno() in events:
                 self._waker.clear()
+            if self._clock.now_ms() >= self._led_until:
+                # Also when something has come: this process may have been frozen for longer than the driver led.
+                self._lost("its driver may not lead the job any more: nothing was heard of its lease in time")
+                break
             if self._socket in events:
                 heard = self._clock.now_ms()
                 self._receive()
@@ -154,6 +175,8 @@ class ControlLink(threading.Thread):
             except ProtocolError as error:
                 self._report(f"from the driver: {error}", permanent=isinstance(error, OtherVersionError))
                 continue
+            if isinstance(message, MasterHeartbeat) and message.valid_ms is not None and message.heard_ms > 0:
+                self._led_until = max(self._led_until, message.heard_ms + message.valid_ms)
             self._deliver(message)
             if isinstance(message, Leave) and self._leave_grace_ms > 0:
                 self._watch_the_leaving(self._leave_grace_ms)

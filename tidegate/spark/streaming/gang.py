@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -12,6 +12,18 @@ from pyspark.sql import SparkSession
 from tidegate.common.ids import AttemptNumber
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
 from tidegate.spark.streaming.worker import SlotLaunch, run_partition
+
+
+def warm_up(session: SparkSession, slots: int) -> None:
+    """Start the Python workers and let them import what a slot needs: a gang that follows finds them ready. A standby
+    does this while it has time."""
+    session.sparkContext.parallelize(range(slots), slots).barrier().mapPartitions(_import_a_slot).collect()
+
+
+def _import_a_slot(partition: Iterable[int]) -> Iterable[int]:
+    import tidegate.taskmanager.slot  # noqa: F401
+
+    return partition
 
 
 class SparkGang:

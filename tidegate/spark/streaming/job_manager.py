@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import threading
@@ -9,16 +10,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import zmq
 from pyspark.sql import SparkSession
 
 from tidegate.common.file_limits import raise_file_limit
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_id import JobID
+from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
+from tidegate.jobmanager.leadership.fence import without_effect
+from tidegate.jobmanager.leadership.job_record import SnapshotPointer
+from tidegate.jobmanager.leadership.record_claim import CheckpointCompleted, SavepointCompleted
 from tidegate.jobmanager.preparation import PreparedJob
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.jobmanager.storage_work import StorageWork
@@ -36,11 +42,14 @@ from tidegate.protocol.instructions import (
     Instruction,
     JobEnded,
     Log,
+    Recording,
+    RecordSnapshot,
     Send,
     StatusChanged,
     SubmitGang,
     WriteMetadata,
 )
+from tidegate.protocol.messages import MasterHeartbeat
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
@@ -83,6 +92,9 @@ class JobManager(InstructionCarrier):
         self._bundle = bundle
         self._storage = job.storage
         self._discovery = DiscoveryWork(job.graph)
+        self._leadership = job.leadership
+        self._deposed = False  # nothing that has an effect is done any more
+        self._stepped_down = False  # and the JobMaster knows
         self._clock = SystemClock()
         self._events: deque[Callable[[float], list[Instruction]]] = deque()
         self._waker = Waker()
@@ -164,6 +176,51 @@ class JobManager(InstructionCarrier):
         self._events.append(event)
         self._waker.wake()
 
+    # ------------------------------------------------------------ high availability
+    def _leads(self) -> bool:
+        """Whether what has an effect may be done now. Once it may not, it never may again."""
+        self._deposed = self._deposed or (self._leadership is not None and not self._leadership.leads())
+        return not self._deposed
+
+    def _step_down_if_deposed(self) -> None:
+        if self._stepped_down or self._leads() or self._leadership is None:
+            return
+        self._stepped_down = True
+        reason = self._leadership.why_not()
+        log.error("job %s: %s", self._job_name, reason)
+        self.carry_out(self._master.on_deposed(reason, self._clock.now_ms()))
+
+    def _with_recorded_end(self, instructions: Sequence[Instruction]) -> list[Instruction]:
+        """The end of the job goes into the record before anything of it is deleted; when it cannot be put there, the
+        job has not ended. A job that only has nothing to run on here goes on elsewhere."""
+        return [self._recorded(i) if isinstance(i, JobEnded) else i for i in instructions]
+
+    def _recorded(self, ended: JobEnded) -> JobEnded:
+        leadership = self._leadership
+        if leadership is None or not ended.status.is_globally_terminal_state() or ended.engine_gone:
+            return ended
+        reason = ended.failures[-1].failure.summary if ended.status is JobStatus.FAILED and ended.failures else ""
+        if self._leads() and leadership.put_end(ended.status, reason) is Recording.WRITTEN:
+            return ended
+        self._deposed = True
+        return dataclasses.replace(ended, status=JobStatus.SUSPENDED, reason=leadership.why_not())
+
+    def record_snapshot(self, instruction: RecordSnapshot) -> None:
+        assert self._leadership is not None
+        n = instruction.checkpoint_id
+        pointer = SnapshotPointer(checkpoint_id=n, path=instruction.path, epoch=self._leadership.epoch)
+        change = (
+            SavepointCompleted(pointer, instruction.stop) if instruction.savepoint else CheckpointCompleted(pointer)
+        )
+
+        def done(outcome: Recording) -> None:
+            if outcome is Recording.DEPOSED:
+                self._waker.wake()  # the loop steps down
+            else:
+                self._post(lambda now: self._master.on_recorded(n, outcome is Recording.WRITTEN, now))
+
+        self._leadership.put(change, done)
+
     # ------------------------------------------------------------ the thread
     def _run(self) -> None:
         try:
@@ -178,6 +235,8 @@ class JobManager(InstructionCarrier):
             self._printer.close()
             self._storage_work.close()
             self._discovery.close()
+            if self._leadership is not None:
+                self._leadership.close()
             self._router.close()
             self._authenticator.stop()
             self._context.destroy(linger=500)
@@ -192,9 +251,12 @@ class JobManager(InstructionCarrier):
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._waker.fileno(), zmq.POLLIN)
         while self._ended is None:
+            self._step_down_if_deposed()
             now = self._clock.now_ms()
             due = [d for d in (self._master.next_deadline(), self._published.next_deadline()) if d is not None]
             wait = min([_MAX_WAIT_MS, *[max(0.0, deadline - now) for deadline in due]])
+            if self._leadership is not None and not self._deposed:
+                wait = min(wait, self._leadership.valid_ms())
             if not self._events:
                 for ready, _ in poller.poll(math.ceil(wait)):
                     if ready == self._waker.fileno():
@@ -239,12 +301,21 @@ class JobManager(InstructionCarrier):
         return []
 
     def carry_out(self, instructions: Sequence[Instruction]) -> None:
+        instructions = self._with_recorded_end(instructions)
         self._published.after_step(instructions, self._clock.now_ms())
-        super().carry_out(instructions)
+        if self._leadership is None:
+            super().carry_out(instructions)
+            return
+        for instruction in instructions:
+            if self._leads() or without_effect(instruction):
+                super().carry_out((instruction,))
 
     # ------------------------------------------------------------ instructions of the JobMaster
     def send(self, instruction: Send) -> None:
-        self._router.send_multipart((instruction.incarnation.encode(), encode(instruction.message)))
+        message = instruction.message
+        if self._leadership is not None and isinstance(message, MasterHeartbeat):
+            message = msgspec.structs.replace(message, valid_ms=self._leadership.valid_ms())
+        self._router.send_multipart((instruction.incarnation.encode(), encode(message)))
 
     def submit_gang(self, instruction: SubmitGang) -> None:
         attempt = instruction.attempt
@@ -256,6 +327,8 @@ class JobManager(InstructionCarrier):
             heartbeat_timeout_ms=self._settings.heartbeat_timeout_ms,
             leave_grace_ms=self._settings.leave_grace_ms,
             bundle=self._bundle,
+            epoch=0 if self._leadership is None else self._leadership.epoch,
+            lease_ms=None if self._leadership is None else self._leadership.lease_ms,
             prints_on_driver=self._prints,
             logs=self._logs,
         )

@@ -57,6 +57,8 @@ class SlotLaunch:
     heartbeat_timeout_ms: float
     leave_grace_ms: float  # 0: a task that does not leave is waited for
     bundle: CodeBundle
+    epoch: int = 0  # with high availability: of the driver that this attempt belongs to
+    lease_ms: float | None = None  # likewise: how long it leads at most without saying so again
     prints_on_driver: bool = False  # what print sinks write goes to the program, not to this process's output
     logs: WorkerLogs | None = None
 
@@ -109,6 +111,7 @@ class SlotWorker:
             printed=lambda count: self._printer.written(count),
             metrics=lambda: self._runtime.metrics if self._runtime is not None else (),
             accumulators=lambda: self._runtime.report.accumulators if self._runtime is not None else b"",
+            lease_ms=launch.lease_ms,
         )
         self._printer = WorkerPrinter(self._control.send_printed)
         if launch.prints_on_driver:

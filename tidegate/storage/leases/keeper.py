@@ -11,8 +11,9 @@ import time
 import uuid
 
 from tidegate.common.errors import SnapshotError
+from tidegate.storage.leases.answers import answer
+from tidegate.storage.leases.cells import Cell
 from tidegate.storage.leases.lease import Instruction, Lease, LeaseRecord, LeaseTimes, Over
-from tidegate.storage.leases.stores import LeaseStore, answer
 
 
 class LeaseLostError(SnapshotError):
@@ -37,7 +38,7 @@ def steady_ms() -> float:
 class LeaseKeeper:
     """`start`, then `wait`; `held` and `check` at any time and from any thread; `release` at the end, once."""
 
-    def __init__(self, store: LeaseStore, times: LeaseTimes | None = None) -> None:
+    def __init__(self, store: Cell, times: LeaseTimes | None = None) -> None:
         about: dict[str, str | int] = {"host": socket.gethostname(), "pid": os.getpid(), "machine": this_machine()}
         self._lease = Lease(uuid.uuid4().hex, times or LeaseTimes(), about)
         self._store = store
@@ -71,20 +72,29 @@ class LeaseKeeper:
         with self._changed:
             return isinstance(self._lease.state, Over) and not self._stopping
 
+    def why_not(self) -> str:
+        """Of a lease that was held and is not any more."""
+        return "another run has taken it" if self.lost() else "it could not be renewed in time"
+
     def check(self) -> None:
         """LeaseLostError unless the lease is held at this moment."""
         if not self.held():
-            why = "another run has taken it" if self.lost() else "it could not be renewed in time"
-            raise LeaseLostError(f"nothing is written below {self._store.where}, whose lease is not ours: {why}")
+            where = self._store.where
+            raise LeaseLostError(f"nothing is written below {where}, whose lease is not ours: {self.why_not()}")
 
-    def wait(self, timeout_s: float) -> Waited:
-        """Until it is held, or somebody else is known to be alive."""
+    def valid_ms(self) -> float:
+        """How long it is held from now on if it is not renewed; 0: it is not held."""
+        with self._changed:
+            return self._lease.valid_ms(steady_ms())
+
+    def wait(self, timeout_s: float, *, heed_rival: bool = True) -> Waited:
+        """Until it is held, or (`heed_rival`) somebody else is known to be alive."""
         end = time.monotonic() + timeout_s
         with self._changed:
             while True:
                 if self._lease.held(steady_ms()):
                     return Waited.HELD
-                if self._lease.rival_changed:
+                if heed_rival and self._lease.rival_changed:
                     return Waited.RIVAL_IS_ALIVE
                 if isinstance(self._lease.state, Over):
                     return Waited.OVER

@@ -156,6 +156,10 @@ class Lease:
         """Whether this owner may act as such at this moment."""
         return isinstance(self.state, Owning) and now_ms < self.state.trusted_until_ms
 
+    def valid_ms(self, now_ms: float) -> float:
+        """How long `held` will say yes if nothing more is heard of the store."""
+        return max(0.0, self.state.trusted_until_ms - now_ms) if isinstance(self.state, Owning) else 0.0
+
     @property
     def epoch(self) -> int:
         """The fencing number; 0 when the lease was never held or is over."""

@@ -1,7 +1,7 @@
-"""Where the record of a lease lies, and how it is changed only by those who have seen what is there.
+"""A cell: one small value in a store, changed only by those who have seen what is there.
 
 Blocking, for one thread at a time. Nothing here is bounded but what the store itself bounds: a call that hangs holds up
-only the thread of its lease, whose owner then stops trusting it.
+only the thread of its user.
 """
 
 from __future__ import annotations
@@ -12,70 +12,52 @@ import os
 import re
 import time
 import uuid
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
-
-from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.storage.checksums import checksum
 from tidegate.storage.files import OWNER, PERMISSIONS, Files, make_directories, open_files, write_file
-from tidegate.storage.leases.lease import (
-    Answer,
-    Found,
-    Instruction,
-    LeaseRecord,
-    Put,
-    Read,
-    Refused,
-    Stored,
-    Unanswered,
-    Written,
-)
 from tidegate.storage.location import StorageLocation
 
 log = logging.getLogger("tidegate.storage")
 
-_KEPT = 8  # records of a lease in files: the newest counts
+_KEPT = 8  # contents of a cell in files: the newest counts
 _LITTER_S = 3600.0
 
 
-class LeaseStore(Protocol):
+@dataclass(frozen=True)
+class Content:
+    data: bytes
+    version: str  # never the same for two contents
+
+
+class Cell(Protocol):
     where: str  # for people
 
-    def read(self) -> Stored | None:
-        """None when there is no record. Raises what it likes when it cannot tell."""
+    def read(self) -> Content | None:
+        """None when nothing is there. Raises what it likes when it cannot tell."""
 
-    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
-        """The new version, or None when refused. Raises what it likes when nobody knows."""
+    def put(self, data: bytes, expected: str | None) -> str | None:
+        """Replace the content if its version is `expected` (None: if there is nothing). The new version, or None when
+        refused. Raises what it likes when nobody knows."""
 
-
-def answer(store: LeaseStore, instruction: Instruction) -> Answer:
-    """Carry it out. Never raises."""
-    try:
-        match instruction:
-            case Read():
-                return Found(store.read())
-            case Put(record, expected):
-                version = store.put(record, expected)
-                return Refused() if version is None else Written(version)
-    except Exception as error:
-        log.debug("the lease in %s: %s: %s", store.where, type(error).__name__, error)
-        return Unanswered()
+    def close(self) -> None:
+        """Not needed any more. Never raises."""
 
 
-def open_lease_store(location: StorageLocation, name: str, *, conditional: bool) -> LeaseStore:
-    """The record `name` in the folder `location`.
+def open_cell(location: StorageLocation, name: str, *, conditional: bool) -> Cell:
+    """The cell `name` in the folder `location`.
 
     `conditional`: refuse (ConfigurationError) a store that has no conditional writes. Otherwise such a store is used as
-    well as it can be, with a warning: two that take the lease within the same moment can then both believe to have it,
-    until the first of them renews it."""
+    well as it can be, with a warning: of two that write within the same moment the first is overwritten, and finds out
+    when it writes again."""
     if location.is_local:
-        return FileLeaseStore(location, name)
+        return FileCell(location, name)
     why = f"{location.scheme} storage is only used through a library that has no conditional writes"
     if location.scheme == "s3":
         try:
-            return S3LeaseStore(location, name)
+            return S3Cell(location, name)
         except ImportError:
             why = "conditional writes on S3 need the package boto3: pip install 'tidegate[s3]'"
         except NoConditionalWrites as error:
@@ -86,28 +68,17 @@ def open_lease_store(location: StorageLocation, name: str, *, conditional: bool)
             "conditional writes"
         )
     log.warning("%s: that no other run uses it at the same time is ensured as a best effort only: %s", location, why)
-    return BestEffortLeaseStore(open_files(location), name)
+    return BestEffortCell(open_files(location), name)
 
 
 class NoConditionalWrites(Exception):
     """The store takes a conditional write, but does not heed the condition."""
 
 
-def _encode(record: LeaseRecord) -> bytes:
-    return msgspec.json.encode(record)
-
-
-def _stored(data: bytes, version: str) -> Stored:
-    try:
-        return Stored(msgspec.json.decode(data, type=LeaseRecord), version)
-    except UNREADABLE:
-        return Stored(None, version)
-
-
 # ---------------------------------------------------------------- local and shared disks
 
 
-class FileLeaseStore:
+class FileCell:
     """Numbered files `<name>-<n>`, of which the newest counts. A new one is made under a temporary name and linked to
     the number after the one that was read: a link is never made over a file, on NFS too, and nobody holds a lock that a
     frozen process could keep.
@@ -122,23 +93,23 @@ class FileLeaseStore:
         self._pattern = re.compile(re.escape(name) + r"-(\d+)")
         self.where = os.path.join(self._directory, name)
 
-    def read(self) -> Stored | None:
+    def read(self) -> Content | None:
         for _ in range(5):
             numbers = self._numbers()
             if not numbers:
                 return None
             with contextlib.suppress(FileNotFoundError), open(self._path(numbers[-1]), "rb") as file:
-                return _stored(file.read(), str(numbers[-1]))
+                return Content(file.read(), str(numbers[-1]))
         raise SnapshotError(f"{self.where} changes faster than it can be read")
 
-    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
+    def put(self, data: bytes, expected: str | None) -> str | None:
         make_directories(self._directory, self._directory, self._permissions.directory)
         number = int(expected or 0) + 1
         temporary = f"{self.where}.new-{uuid.uuid4().hex}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._permissions.file)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(_encode(record))
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             try:
@@ -156,6 +127,8 @@ class FileLeaseStore:
         self._sync()
         self._tidy(numbers)
         return str(number)
+
+    def close(self) -> None: ...
 
     def _path(self, number: int) -> str:
         return f"{self.where}-{number}"
@@ -189,7 +162,7 @@ class FileLeaseStore:
 # ---------------------------------------------------------------- S3
 
 
-class S3LeaseStore:
+class S3Cell:
     """An object, changed with `If-Match` and `If-None-Match`. ImportError without boto3; NoConditionalWrites where the
     server ignores them, which is tried out first."""
 
@@ -200,17 +173,19 @@ class S3LeaseStore:
         self._client = _s3_client(dict(location.options))
         self._try_out()
 
-    def read(self) -> Stored | None:
+    def read(self) -> Content | None:
         try:
             found = self._client.get_object(Bucket=self._bucket, Key=self._key)
         except Exception as error:
             if _code(error) in ("NoSuchKey", "404"):
                 return None
             raise
-        return _stored(found["Body"].read(), found["ETag"])
+        return Content(found["Body"].read(), found["ETag"])
 
-    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
-        return self._put(self._key, _encode(record), expected)
+    def put(self, data: bytes, expected: str | None) -> str | None:
+        return self._put(self._key, data, expected)
+
+    def close(self) -> None: ...
 
     def _put(self, key: str, data: bytes, expected: str | None) -> str | None:
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
@@ -272,7 +247,7 @@ def _code(error: Exception) -> str:
 # ---------------------------------------------------------------- stores without conditional writes
 
 
-class BestEffortLeaseStore:
+class BestEffortCell:
     """Looks, then writes: what comes in between is overwritten, and found at the next renewal."""
 
     def __init__(self, files: Files, name: str) -> None:
@@ -280,16 +255,17 @@ class BestEffortLeaseStore:
         self._name = name
         self.where = files.describe(name)
 
-    def read(self) -> Stored | None:
+    def read(self) -> Content | None:
         if self._files.size(self._name) is None:
             return None
         data = self._files.read(self._name)
-        return _stored(data, checksum(data))
+        return Content(data, checksum(data))
 
-    def put(self, record: LeaseRecord, expected: str | None) -> str | None:
+    def put(self, data: bytes, expected: str | None) -> str | None:
         found = self.read()
         if (found.version if found is not None else None) != expected:
             return None
-        data = _encode(record)
         write_file(self._files, self._name, data)
         return checksum(data)
+
+    def close(self) -> None: ...

@@ -1,0 +1,268 @@
+"""Leaders with real threads, time and files. The protocol is tested in tests/simulation/test_leaders.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from jobmanager_kit import chain_of
+from jobmanager_kit import graph as numbered_graph
+
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError
+from tidegate.common.ids import CheckpointId
+from tidegate.common.job_status import JobStatus
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.leadership.ended_job import EndedJobClient
+from tidegate.jobmanager.leadership.fence import without_effect
+from tidegate.jobmanager.leadership.job_record import RECORD_VERSION, GraphOutline, JobRecord, SnapshotPointer, encode
+from tidegate.jobmanager.leadership.leadership import JobHasEndedError, Leadership
+from tidegate.jobmanager.leadership.record_claim import CheckpointCompleted, SavepointCompleted
+from tidegate.jobmanager.leadership.settings import HighAvailability
+from tidegate.protocol.instructions import CancelGang, DeleteOrphans, Recording, Send, SubmitGang
+from tidegate.protocol.messages import Leave, MasterHeartbeat
+from tidegate.storage.leases.cells import FileCell
+from tidegate.storage.leases.keeper import LeaseLostError
+from tidegate.storage.location import StorageLocation
+
+LEASE_MS = 3000
+
+
+def configuration(folder: Path, **more: Any) -> Configuration:
+    values = {
+        "high-availability.type": "filesystem",
+        "high-availability.storageDir": str(folder),
+        "high-availability.cluster-id": "job",
+        "tidegate.high-availability.lease-duration": LEASE_MS,
+        "heartbeat.interval": 500,
+    }
+    return Configuration.from_dict(values | more)
+
+
+def graph(**arguments: int) -> JobGraph:
+    return dataclasses.replace(numbered_graph(**arguments), job_id="0" * 32)
+
+
+def leadership(folder: Path, job: Any = None, **more: Any) -> Leadership:
+    available = HighAvailability.from_configuration(configuration(folder, **more))
+    assert available is not None
+    return available.leadership(job or graph())
+
+
+def leader(folder: Path, job: Any = None, standby: bool = False) -> Leadership:
+    found = leadership(folder, job)
+    try:
+        found.campaign(standby)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def pointer(number: int, epoch: int = 1) -> SnapshotPointer:
+    return SnapshotPointer(checkpoint_id=CheckpointId(number), path=f"/c/chk-{number}", epoch=epoch)
+
+
+def put(found: Leadership, change: Any) -> Recording:
+    answers: list[Recording] = []
+    answered = threading.Event()
+    found.put(change, lambda outcome: (answers.append(outcome), answered.set()))  # type: ignore[func-returns-value]
+    assert answered.wait(10)
+    return answers[0]
+
+
+# ---------------------------------------------------------------- leading
+
+
+def test_a_second_driver_goes_on_with_what_the_first_has_recorded(tmp_path: Path) -> None:
+    first = leader(tmp_path)
+    assert (first.leads(), first.epoch, first.record.checkpoint) == (True, 1, None)
+    assert put(first, CheckpointCompleted(pointer(4))) is Recording.WRITTEN
+    assert put(first, CheckpointCompleted(pointer(3))) is Recording.SUPERSEDED
+    assert put(first, SavepointCompleted(pointer(5), stop=True)) is Recording.WRITTEN
+    first.close()
+    assert not first.leads()
+    second = leader(tmp_path)
+    assert second.epoch == 2
+    assert second.record.job_id == first.record.job_id
+    assert (second.record.checkpoint, second.record.savepoint, second.record.stopped) == (pointer(4), pointer(5), True)
+    second.close()
+
+
+def test_a_standby_waits_for_the_leader_and_then_leads(tmp_path: Path) -> None:
+    first = leader(tmp_path)
+    found: list[Leadership] = []
+    waiting = threading.Thread(target=lambda: found.append(leader(tmp_path, standby=True)))
+    waiting.start()
+    waiting.join(1)
+    assert not found
+    first.close()
+    waiting.join(10)
+    assert (found[0].leads(), found[0].epoch) == (True, 2)
+    found[0].close()
+
+
+def test_a_driver_that_is_no_standby_is_refused_beside_a_living_one(tmp_path: Path) -> None:
+    first = leader(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"is led by process \d+ on .*, which is alive: stop it first, or run"):
+        leader(tmp_path)
+    first.close()
+
+
+class Stalling(FileCell):
+    """A store whose answers can be held up."""
+
+    gate = threading.Event()
+
+    def read(self) -> Any:
+        self.gate.wait()
+        return super().read()
+
+    def put(self, data: bytes, expected: str | None) -> str | None:
+        self.gate.wait()
+        return super().put(data, expected)
+
+
+def test_a_leader_whose_store_does_not_answer_leads_while_its_lease_is_valid(tmp_path: Path) -> None:
+    folder = StorageLocation.parse(str(tmp_path))
+    Stalling.gate.set()
+    candidate = JobRecord(job_id="j", name="j", graph=GraphOutline.of(graph()))
+    first = Leadership(Stalling(folder, "lease"), Stalling(folder, "job"), LEASE_MS, candidate)
+    first.campaign(False)
+    Stalling.gate.clear()
+    answers: list[Recording] = []
+    assert first.leads()
+    assert 0 < first.valid_ms() <= LEASE_MS
+    first.put(CheckpointCompleted(pointer(1)), answers.append)
+    deadline = time.monotonic() + 10
+    while first.leads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not first.leads()
+    assert first.valid_ms() == 0
+    assert "could not be renewed in time" in first.why_not()
+    with pytest.raises(LeaseLostError, match="nothing more is written or deleted"):
+        first.check()
+    assert first.put_end(JobStatus.FINISHED, "") is Recording.DEPOSED
+    Stalling.gate.set()
+    first.close()
+
+
+def test_a_deposed_leader_can_record_nothing(tmp_path: Path) -> None:
+    first = leader(tmp_path)
+    cell = FileCell(StorageLocation.parse(str(tmp_path / "job")), "job")
+    content = cell.read()
+    assert content is not None
+    theirs = msgspec.structs.replace(first.record, epoch=2, owner="another", beat=1)
+    assert cell.put(encode(theirs), content.version) is not None
+    assert put(first, CheckpointCompleted(pointer(1))) is Recording.DEPOSED
+    assert not first.leads()
+    assert "another driver has claimed the job" in first.why_not()
+    first.close()
+    assert cell.read().data == encode(theirs)  # type: ignore[union-attr]
+
+
+def test_what_a_deposed_driver_may_still_do() -> None:
+    leave = Send(0, Leave(attempt=0, reason="r"), "i")  # type: ignore[arg-type]
+    assert without_effect(leave)
+    assert without_effect(CancelGang(0))  # type: ignore[arg-type]
+    beat = Send(0, MasterHeartbeat(attempt=0), "i")  # type: ignore[arg-type]
+    assert not any(map(without_effect, (beat, DeleteOrphans(), SubmitGang(0, 1))))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- jobs that have ended
+
+
+@pytest.mark.parametrize(
+    ("status", "raises"),
+    [(JobStatus.FINISHED, None), (JobStatus.CANCELED, JobCancelledError), (JobStatus.FAILED, JobExecutionError)],
+)
+def test_a_job_that_has_ended_is_not_started_again(tmp_path: Path, status: JobStatus, raises: Any) -> None:
+    first = leader(tmp_path)
+    assert first.put_end(status, "it was like this") is Recording.WRITTEN
+    first.close()
+    with pytest.raises(JobHasEndedError, match=f"has ended as {status.name}, and is not started again") as caught:
+        leader(tmp_path, standby=True)
+    client = EndedJobClient(caught.value.record, str(caught.value), graph(), Configuration())
+    assert client.get_job_status().result() is status
+    assert str(client.get_job_id()) == first.record.job_id
+    if raises is None:
+        assert client.get_job_execution_result().result().get_job_id() == client.get_job_id()
+    else:
+        with pytest.raises(raises, match="it was like this" if status is JobStatus.FAILED else "was cancelled"):
+            client.get_job_execution_result().result()
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_two_jobs_under_one_cluster_id(tmp_path: Path) -> None:
+    leader(tmp_path).close()
+    other = dataclasses.replace(graph(), name="another")
+    with pytest.raises(
+        ConfigurationError, match=r"belongs to the job 'test job'.* and this is the job 'another': give each"
+    ):
+        leader(tmp_path, other)
+
+
+def test_a_standby_with_another_graph_hears_at_once_what_differs(tmp_path: Path) -> None:
+    first = leader(tmp_path)
+    with pytest.raises(
+        ConfigurationError, match=r"another graph .*operator 'source' has parallelism 1, not 2"
+    ) as caught:
+        leader(tmp_path, graph(sources=1), standby=True)
+    assert "under another high-availability.cluster-id" in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"operator 'another' is new; operator 'count' is missing"):
+        leader(tmp_path, chain_of("another"), standby=True)
+    first.close()
+
+
+def test_a_record_of_a_newer_version(tmp_path: Path) -> None:
+    first = leader(tmp_path)
+    first.close()
+    cell = FileCell(StorageLocation.parse(str(tmp_path / "job")), "job")
+    newer = msgspec.json.encode({"version": RECORD_VERSION + 1, "something": "else"})
+    assert cell.put(newer, cell.read().version) is not None  # type: ignore[union-attr]
+    with pytest.raises(ConfigurationError, match=rf"has version {RECORD_VERSION + 1}, this Tidegate reads up to"):
+        leader(tmp_path)
+    assert cell.put(b"garbage", cell.read().version) is not None  # type: ignore[union-attr]
+    with pytest.raises(ConfigurationError, match="is not the record of a job"):
+        leader(tmp_path)
+
+
+def test_a_folder_that_is_missing_or_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"high-availability.storageDir: there is no folder .*missing; make it"
+    ):
+        leadership(tmp_path / "missing")
+    with pytest.raises(ConfigurationError, match=r"high-availability.storageDir: .* cannot be written to"):
+        leadership(Path("/proc"))
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"high-availability.cluster-id": ""}, "high-availability.cluster-id is '': high availability needs one"),
+        ({"high-availability.cluster-id": "a/b"}, "of letters, digits"),
+        ({"high-availability.storageDir": ""}, "is filesystem, but high-availability.storageDir is not set"),
+        ({"high-availability.type": "zookeeper"}, "is zookeeper, but high-availability.zookeeper.quorum is not set"),
+        ({"heartbeat.interval": 1500}, "heartbeat.interval must be less than half of"),
+        ({"execution.checkpointing.interval": 100}, "checkpoints are kept in the driver's memory and would be gone"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path: Path, more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        HighAvailability.from_configuration(configuration(tmp_path, **more))
+
+
+def test_a_standby_of_nothing() -> None:
+    with pytest.raises(ConfigurationError, match=r"needs high availability: set high-availability.type"):
+        HighAvailability.from_configuration(Configuration.from_dict({"tidegate.high-availability.standby": True}))
+
+
+def test_it_is_off_by_default() -> None:
+    assert HighAvailability.from_configuration(Configuration()) is None

@@ -1,0 +1,200 @@
+"""High availability without Spark: real JobManagers and slots on real sockets and files, one after the other and beside
+each other in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.spark.recovery_kit import assert_exact, counted, file_sink, visible_lines
+from tests.unit.spark.job_on_threads import until
+from tests.unit.spark.thread_gang import ThreadGang
+from tests.unit.taskmanager.small_jobs import environment
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import JobSuspendedError
+from tidegate.jobmanager.leadership.job_record import JobRecord, decode, encode
+from tidegate.jobmanager.leadership.leadership import JobHasEndedError
+from tidegate.jobmanager.leadership.settings import HighAvailability
+from tidegate.jobmanager.preparation import prepare_job
+from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.streaming import control_link, job_manager
+from tidegate.spark.streaming.job_manager import JobManager
+from tidegate.storage.leases.cells import FileCell
+from tidegate.storage.location import StorageLocation
+from tidegate.testing.in_process_job import graph_of
+
+RECORDS = 4_000
+
+
+class Jobs:
+    """Drivers of one job, below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.managers: list[JobManager] = []
+        (folder / "ha").mkdir()
+
+    def lead(self, per_second: float | None = None, standby: bool = False) -> JobManager:
+        """Returns when it leads and its job runs."""
+        env = environment(
+            {
+                "execution.checkpointing.interval": "100 ms",
+                "execution.checkpointing.dir": str(self.folder / "checkpoints"),
+                "rest.enabled": "false",
+                "high-availability.type": "filesystem",
+                "high-availability.storageDir": str(self.folder / "ha"),
+                "high-availability.cluster-id": "job",
+                "tidegate.high-availability.lease-duration": "3 s",
+                "heartbeat.interval": "300 ms",
+                "restart-strategy.type": "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": 20,
+                "restart-strategy.fixed-delay.delay": 0,
+            }
+        )
+        counted(env, RECORDS, per_second).sink_to(file_sink(self.folder / "out", True)).name("out").uid("out")
+        graph, configuration = graph_of(env), Configuration(env._configuration)
+        available = HighAvailability.from_configuration(configuration)
+        assert available is not None
+        leadership = available.leadership(graph)
+        try:
+            leadership.campaign(standby)
+            graph = dataclasses.replace(graph, job_id=leadership.record.job_id)
+            job = prepare_job(graph, configuration, leadership=leadership)
+        except BaseException:
+            leadership.close()
+            raise
+        manager = JobManager(
+            session=SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]")),  # type: ignore[arg-type]
+            job=job,
+            bundle=CodeBundle.collect([]),
+        )
+        self.managers.append(manager)
+        manager.start()
+        return manager
+
+    def record(self) -> JobRecord:
+        content = self.cell().read()
+        assert content is not None
+        return decode(content.data, "the record")
+
+    def cell(self) -> FileCell:
+        return FileCell(StorageLocation.parse(str(self.folder / "ha" / "job")), "job")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    monkeypatch.setattr(job_manager, "SparkGang", ThreadGang)
+    monkeypatch.setattr(control_link.os, "kill", lambda pid, number: None)
+    made = Jobs(tmp_path)
+    yield made
+    for manager in made.managers:
+        manager.cancel()
+    for manager in made.managers:
+        manager.join(30)
+
+
+def completed(manager: JobManager) -> int:
+    return sum(c.status.name == "COMPLETED" for c in manager.client.checkpoint_history())
+
+
+def test_a_leader_that_cannot_renew_its_lease_stops_and_the_standby_goes_on(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = jobs.lead(per_second=200.0)
+    until(lambda: completed(first) >= 2, "checkpoints of the first")
+    second: list[JobManager] = []
+    waiting = threading.Thread(target=lambda: second.append(jobs.lead(standby=True)))
+    waiting.start()
+    _cut_off(first)
+    with pytest.raises(JobSuspendedError, match=r"\(epoch 1\) does not lead the job any more"):
+        first.client.get_job_execution_result().result(60)
+    assert first.client.view().status.name == "SUSPENDED"
+    left = {path.name for path in (tmp_path / "checkpoints").glob("*-e1/*")}
+    waiting.join(60)
+    second[0].client.get_job_execution_result().result(60)
+    assert [restore.checkpoint_id for restore in second[0].client.restores()]
+    assert_exact(visible_lines(tmp_path / "out"), RECORDS)
+    record = jobs.record()
+    assert (record.status, record.epoch) == ("FINISHED", 2)
+    assert left, "the checkpoints of a leader that only stops are kept"
+    with pytest.raises(JobHasEndedError):
+        jobs.lead()
+
+
+def _cut_off(manager: JobManager) -> None:
+    """Its store answers nothing more: neither the lease nor the record."""
+    leadership = manager._leadership
+    assert leadership is not None
+
+    def fails(*_: Any) -> Any:
+        raise OSError("cut off")
+
+    for cell in (leadership._lease_cell, leadership._cell):
+        cell.read = cell.put = fails  # type: ignore[method-assign]
+
+
+def test_the_record_names_a_checkpoint_before_anybody_hears_of_it(jobs: Jobs) -> None:
+    manager = jobs.lead(per_second=500.0)
+    until(lambda: completed(manager) >= 3, "checkpoints")
+    newest = max(c.checkpoint_id for c in manager.client.checkpoint_history() if c.status.name == "COMPLETED")
+    record = jobs.record()
+    assert record.checkpoint is not None
+    assert record.checkpoint.checkpoint_id >= newest
+    assert record.checkpoint.path.endswith(f"-e1/chk-{record.checkpoint.checkpoint_id}")
+    manager.client.cancel()
+    manager.join(30)
+    assert jobs.record().status == "CANCELED"
+
+
+def test_a_job_that_was_stopped_at_a_savepoint_is_only_finished_by_the_next_leader(jobs: Jobs, tmp_path: Path) -> None:
+    first = jobs.lead(per_second=200.0)
+    until(lambda: completed(first) >= 1, "a checkpoint")
+    path = first.client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(60)
+    first.join(30)
+    record = jobs.record()
+    assert record.savepoint is not None
+    assert record.savepoint.path == path
+    assert (record.status, record.stopped) == ("FINISHED", True)
+    lines = visible_lines(tmp_path / "out")
+    # As if the driver had died right after the savepoint was recorded.
+    cell = jobs.cell()
+    content = cell.read()
+    assert content is not None
+    assert cell.put(encode(msgspec.structs.replace(record, status="RUNNING")), content.version)
+    second = jobs.lead()
+    second.client.get_job_execution_result().result(60)
+    assert visible_lines(tmp_path / "out") == lines
+    assert (jobs.record().status, jobs.record().epoch) == ("FINISHED", 2)
+
+
+def test_a_record_is_readable_by_people(jobs: Jobs, tmp_path: Path) -> None:
+    manager = jobs.lead(per_second=500.0)
+    until(lambda: completed(manager) >= 1, "a checkpoint")
+    (newest,) = sorted((tmp_path / "ha" / "job").glob("job-*"), key=lambda p: int(p.name[4:]))[-1:]
+    shown = json.loads(newest.read_text())
+    assert shown["name"]
+    assert {"job_id", "epoch", "status", "checkpoint", "graph"} <= shown.keys()
+
+
+def test_a_driver_that_does_not_lead_does_nothing_that_has_an_effect(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = jobs.lead(per_second=200.0)
+    until(lambda: completed(manager) >= 1, "a checkpoint")
+    assert manager._leadership is not None
+    monkeypatch.setattr(manager._leadership, "leads", lambda: False)
+    done: list[str] = []
+    for name in ("delete_orphans", "delete_state", "record_snapshot", "submit_gang", "write_metadata"):
+        monkeypatch.setattr(manager, name, lambda instruction: done.append(type(instruction).__name__))
+    manager._waker.wake()
+    with pytest.raises(JobSuspendedError):
+        manager.client.get_job_execution_result().result(60)
+    assert done == []
