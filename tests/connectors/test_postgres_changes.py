@@ -40,9 +40,10 @@ def of(database: Database, table: str) -> PostgresChangeSourceBuilder:
     return PostgresChangeSource.builder().set_url(database.url).set_table(table).set_slot(table)
 
 
-def reader_of(source: PostgresChangeSource, split: Any, offset: Any = None) -> Any:
+def reader_of(source: PostgresChangeSource, split: Any, offset: Any = None, wake: Any = None) -> Any:
     shipped = pickle.loads(pickle.dumps(source))
     context = SourceContext("source", 0, 1, WallClock())
+    context.wake = wake
     return shipped.create_reader(split, pickle.loads(pickle.dumps(offset)), context)
 
 
@@ -74,6 +75,22 @@ def test_rows_come_first_and_then_every_change(database: Database, table: str) -
     database.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
     database.execute(f"UPDATE {table} SET text = 'z' WHERE id = 4")
     assert take(reader, 2) == ["-U 4 old", "+U 4 z"]
+    reader.close()
+
+
+def test_a_reader_wakes_its_task_instead_of_being_asked(database: Database, table: str) -> None:
+    source = of(database, table).build()
+    (split,) = source.create_splits(1)
+    woken = threading.Event()
+    reader = reader_of(source, split, wake=woken.set)
+    for n in range(3):
+        woken.clear()
+        while (wake_at := reader.wake_at_ms()) is None:  # the rows, and the beginning of the stream
+            assert reader.poll(10) == []
+        assert wake_at > WallClock().now_ms() + 500
+        database.execute(f"INSERT INTO {table} VALUES ({n}, 'x')")
+        assert woken.wait(20)
+        assert take(reader, 1) == [f"+I {n} x"]
     reader.close()
 
 

@@ -28,10 +28,12 @@ from tidegate.common.types import Row, RowKind, make_row
 from tidegate.connectors.postgres import pgoutput
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
 from tidegate.connectors.postgres.replication import ReplicationStream, SlotInUseError, lsn_number
+from tidegate.connectors.postgres.socket_watch import SocketWatch
 from tidegate.connectors.postgres.tables import look_up, quoted, quoted_table
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 2000
+_SIGN_OF_LIFE_MS = 1000.0
 _SLOT_SECONDS = 60.0  # for the database to notice that the last reader of the slot is dead
 _ORDERED = {"int2", "int4", "int8", "text", "varchar", "bpchar", "uuid", "date", "timestamp", "timestamptz"}
 
@@ -145,15 +147,25 @@ class PostgresChangeSource(Source[Row]):
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Row]:
         if not isinstance(split, ChangeSplit):
             raise TypeError(f"PostgresChangeSource cannot read {split!r}")
-        return ChangeReader(self._url, self._table, self._slot, self._publication, offset or split.start)
+        return ChangeReader(self._url, self._table, self._slot, self._publication, offset or split.start, context)
 
     def __repr__(self) -> str:
         return f"PostgresChangeSource({self._url}, {self._table})"
 
 
 class ChangeReader(SplitReader[Row]):
-    def __init__(self, url: DatabaseUrl, table: str, slot: str, publication: str, offset: ChangeOffset) -> None:
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        table: str,
+        slot: str,
+        publication: str,
+        offset: ChangeOffset,
+        context: SourceContext,
+    ) -> None:
         self._url, self._slot, self._publication = url, slot, publication
+        self._clock = context.clock
+        self._watch = None if context.wake is None else SocketWatch(context.wake)
         self._offset = offset
         self._connection = url.connect(autocommit=False)
         self._table = look_up(url, self._connection, table, None)
@@ -220,6 +232,8 @@ class ChangeReader(SplitReader[Row]):
         assert self._stream is not None
         if not self._waiting:
             self._waiting.extend(self._stream.take(most))
+            if not self._waiting and self._watch is not None:
+                self._watch.begin(self._stream.socket)
         rows: list[Row] = []
         while self._waiting and len(rows) < most:
             message = pgoutput.parse(self._waiting.popleft())
@@ -295,6 +309,13 @@ class ChangeReader(SplitReader[Row]):
         state = self._seen_in(key)
         return state is None or not state.contains(self._xid)
 
+    def wake_at_ms(self) -> float | None:
+        """The watch wakes the task when something comes; the server wants a sign of life now and then all the same."""
+        if self._watch is None or not self._watch.begun:
+            return None
+        now: float = self._clock.now_ms()
+        return now + _SIGN_OF_LIFE_MS
+
     def offset(self) -> ChangeOffset:
         return self._offset
 
@@ -303,6 +324,8 @@ class ChangeReader(SplitReader[Row]):
             self._stream.confirm(offset.lsn)
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
         if self._stream is not None:
             self._stream.close()
         self._connection.close()

@@ -75,6 +75,11 @@ class ReplicationStream:
             raise self._url.refused("reading changes", error) from None
         return found
 
+    @property
+    def socket(self) -> int:
+        number: int = self._connection.socket
+        return number
+
     def confirm(self, lsn: int) -> None:
         """Changes up to here are in a complete checkpoint: the database may forget them."""
         if lsn > self._confirmed:

@@ -25,6 +25,7 @@ from tidegate.contracts.connectors import Source, SourceContext, SourceSplit, Sp
 
 _PAGE = 5000
 _RANGES_PER_SUBTASK = 4  # so that a range with more rows than the others does not hold up its subtask alone
+_WOKEN_BEFORE_MS = 1000.0  # a reader is woken when its page is there: this is only for the worst case
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class PostgresSource(Source[Row]):
             raise TypeError(f"PostgresSource cannot read {split!r}")
         pages = self._pools.get(context)
         if pages is None:
-            pages = self._pools[context] = PageReader(self._url, self._relation, self._key, self._page)
+            pages = PageReader(self._url, self._relation, self._key, self._page, context)
+            self._pools[context] = pages
         return KeyRangeReader(pages, split, offset)
 
     def __repr__(self) -> str:
@@ -122,8 +124,9 @@ class PostgresSource(Source[Row]):
 class PageReader:
     """The connection of a subtask and the thread that uses it, shared by the readers of its ranges."""
 
-    def __init__(self, url: DatabaseUrl, relation: str, key: str, page: int) -> None:
+    def __init__(self, url: DatabaseUrl, relation: str, key: str, page: int, context: SourceContext) -> None:
         self._url, self._relation, self.key, self._page = url, relation, key, page
+        self._clock, self._wake = context.clock, context.wake  # not the context: it is what this belongs to
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"tidegate-postgres-{os.getpid()}")
         self._connection: Any = None
         self._users = 0
@@ -132,8 +135,17 @@ class PageReader:
         self._users += 1
 
     def submit(self, low: Any, high: Any) -> Future[tuple[list[Row], Any]]:
-        """Rows in order of the key, and the last key; no rows at the end."""
-        return self._thread.submit(self._read, low, high)
+        """Rows in order of the key, and the last key; no rows at the end. The task is woken when they are there."""
+        future = self._thread.submit(self._read, low, high)
+        wake = self._wake
+        if wake is not None:
+            future.add_done_callback(lambda _: wake())
+        return future
+
+    def wake_at_ms(self) -> float | None:
+        """While a page is waited for."""
+        now: float = self._clock.now_ms()
+        return None if self._wake is None else now + _WOKEN_BEFORE_MS
 
     def _read(self, low: Any, high: Any) -> tuple[list[Row], Any]:
         import psycopg
@@ -201,6 +213,9 @@ class KeyRangeReader(SplitReader[Row]):
 
     def offset(self) -> Any:
         return (self._last,)
+
+    def wake_at_ms(self) -> float | None:
+        return self._pages.wake_at_ms()
 
     def close(self) -> None:
         if self._future is not None:

@@ -32,6 +32,7 @@ class BatchRuntime(Runtime):
                 "the beginning. Leave it out, or run the job in STREAMING mode"
             )
         graph = with_splits(submission.graph)
+        starting.check_start(width(graph))
         settings = LogSettings.from_configuration(configuration)
         settings.apply_to_driver()
         logs = WorkerLogs(graph.job_id, graph.name, settings)
