@@ -22,6 +22,7 @@ ENVIRONMENT = "unit/datastream/test_environment.py"
 SPARK = "spark/test_options_on_spark.py"
 SAVEPOINTS = "spark/test_savepoints.py"
 LOGS = "unit/spark/test_worker_logs.py"
+OTEL = "unit/web/test_otel.py"
 TLS = "unit/web/test_tls.py"
 ROCKSDB = "unit/state/test_rocksdb.py"
 ROCKSDB_SLOT = "unit/taskmanager/test_rocksdb_slot.py"
@@ -179,6 +180,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     ),
     "rest.enabled": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
     "rest.bind-address": at(SAVEPOINTS, "test_the_rest_port_can_be_placed_and_switched_off"),
+    "tidegate.otel.endpoint": at(OTEL, "test_metrics_have_their_kinds_and_their_places"),
+    "tidegate.otel.headers": at(OTEL, "test_it_goes_on_while_the_job_runs_and_tells_of_nothing_twice"),
+    "tidegate.otel.interval": at(OTEL, "test_settings_and_what_is_missing"),
     "tidegate.progress.enabled": at("unit/datastream/test_progress.py", "test_it_is_shown_only_where_it_is_wanted"),
     "tidegate.logging.level": at(LOGS, "test_levels_hold_while_the_job_runs_and_are_given_back"),
     "tidegate.logging.format": at(LOGS, "test_without_a_driver_that_takes_them_lines_go_to_the_standard_error"),

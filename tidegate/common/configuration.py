@@ -11,7 +11,17 @@ from tidegate.common.errors import ConfigurationError
 
 D = TypeVar("D")
 
-_SECRET_WORDS = ("password", "secret", "token", "apikey", "api-key", "access-key", "access.key", "private-key")
+_SECRET_WORDS = (
+    "password",
+    "secret",
+    "token",
+    "apikey",
+    "api-key",
+    "access-key",
+    "access.key",
+    "private-key",
+    "otel.headers",
+)
 
 HIDDEN = "******"
 

@@ -604,6 +604,17 @@ PRINT_ON_DRIVER = ConfigOption(
     "What print sinks write goes to the standard output and error of the program; false: to those of the workers. "
     "Unset: true when Spark is local. STREAMING mode.",
 )
+OTEL_ENDPOINT = ConfigOption(
+    "tidegate.otel.endpoint",
+    _STRING,
+    None,
+    "URL of an OpenTelemetry collector's OTLP/HTTP port, such as `http://localhost:4318`, to which metrics and traces "
+    "of the job are pushed. Unset: nothing is. Needs `pip install 'tidegate[otel]'`.",
+)
+OTEL_HEADERS = ConfigOption(
+    "tidegate.otel.headers", _MAP, {}, "Headers of those requests, for example `Authorization:Bearer abc`."
+)
+OTEL_INTERVAL = ConfigOption("tidegate.otel.interval", _DURATION, 10_000, "How often they are pushed.", minimum=100)
 PROGRESS = ConfigOption(
     "tidegate.progress.enabled",
     _BOOLEAN,

@@ -151,7 +151,9 @@ class Api:
             if found is not None:
                 others.add(route.method)
         if others:
-            return problem(405, f"{path} takes {' or '.join(sorted(others))}, not {method}")
+            allowed = sorted(others)
+            sentence = f"{path} takes {' or '.join(allowed)}, not {method}"
+            return as_json(405, {"error": sentence}, {"Allow": ", ".join(allowed)})
         return problem(404, f"there is no {method} {path}: see /openapi.json")
 
     def _login(self, arguments: dict[str, Any]) -> Answer:

@@ -9,18 +9,26 @@ from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.web.history import History
 from tidegate.web.job_port import JobPort
 from tidegate.web.jobs import no_such_job
+from tidegate.web.otel import OtelPush, OtelSettings
 from tidegate.web.rest_settings import RestSettings
 
 
 class ClientPort:
-    """The REST port of a job that has a client, and its place in the history. `open` when the job starts, `close` when
-    it has ended. No port without settings."""
+    """What the world sees of a job that has a client: its REST port, its place in the history, what is pushed. `open`
+    when the job starts, `close` when it has ended. No port and no push without settings."""
 
-    def __init__(self, client: PublishedJobClient, settings: RestSettings | None, history: History) -> None:
+    def __init__(
+        self,
+        client: PublishedJobClient,
+        settings: RestSettings | None,
+        history: History,
+        otel: OtelSettings | None = None,
+    ) -> None:
         self._client = client
         self._history = history
         self._jobs = ClientJobs(client)
         self._port: JobPort | None = None
+        self._push = None if otel is None else OtelPush(otel, client.view)
         if settings is not None:
             view = client.view()
             self._port = JobPort(self._jobs, view.job_id, view.name, view.started_ms, settings)
@@ -28,10 +36,14 @@ class ClientPort:
     def open(self) -> None:
         if self._port is not None:
             self._port.open()
+        if self._push is not None:
+            self._push.start()
 
     def close(self) -> None:
         self._jobs.ended()
         self._history.keep(self._client.view())
+        if self._push is not None:
+            self._push.close()
         if self._port is not None:
             self._port.close()
 

@@ -30,6 +30,7 @@ _ERRORS = {
     "401": "The token is missing or wrong.",
     "403": "The token allows only to look.",
     "404": "There is no such thing.",
+    "405": "There is no such method.",
     "409": "The job cannot do it now.",
     "503": "Too many calls at once: try again.",
 }
@@ -78,6 +79,9 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _schema(route: Route) -> dict[str, Any]:
+    if route.content_type == "text/event-stream":
+        event = {"event": {"enum": ["job", "end"]}, "data": {"type": "string", "description": "JSON"}}
+        return {"type": "object", "properties": event, "required": ["event", "data"]}
     return {"type": "object"} if route.content_type == "application/json" else {"type": "string"}
 
 

@@ -124,6 +124,12 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             self._serve("POST")
 
+        def _serve_another(self) -> None:
+            """A method that no call has: told as all else that there is not."""
+            self._serve(self.command)
+
+        do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_QUERY = _serve_another
+
         def _serve(self, method: str) -> None:
             path = self.path.partition("?")[0]
             refusal = server.api.admit(method, path, self.headers)  # type: ignore[arg-type]
@@ -156,7 +162,8 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
             self._send_head(answer)
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
-            self.wfile.write(answer.body)
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
             self.wfile.flush()
 
         def _send_stream(self, answer: Answer, stream: Iterator[bytes]) -> None:

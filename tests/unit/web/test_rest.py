@@ -139,6 +139,8 @@ def test_callers_without_the_token_do_not_lock_the_others_out(server: Server) ->
         ("GET", f"{JOB}/checkpoints/999999", 404),
         ("POST", JOB, 405),
         ("GET", f"{JOB}/stop", 405),
+        ("DELETE", JOB, 405),
+        ("QUERY", "/nowhere", 404),
         ("GET", "/../../etc/passwd", 404),
         ("GET", "/static/../rest.py", 404),
     ],

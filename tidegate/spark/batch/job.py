@@ -49,6 +49,7 @@ from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
 from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
+from tidegate.web.otel import OtelSettings
 from tidegate.web.rest_settings import RestSettings
 
 log = logging.getLogger("tidegate.batch")
@@ -113,7 +114,7 @@ class BatchJob:
         self._publisher = JobPublisher(plan.graph, "BATCH", width(plan.graph), self._clock.now_ms(), configuration)
         self.client = BatchJobClient(self._publisher, self.cancel)
         rest, history = RestSettings.from_configuration(configuration), History.from_configuration(configuration)
-        self._port = ClientPort(self.client, rest, history)
+        self._port = ClientPort(self.client, rest, history, OtelSettings.from_configuration(configuration))
 
     def start(self) -> None:
         add_running_job(self)

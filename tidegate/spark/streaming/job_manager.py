@@ -62,6 +62,7 @@ from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
+from tidegate.web.otel import OtelSettings
 from tidegate.web.rest_settings import RestSettings
 
 log = logging.getLogger("tidegate.jobmanager")
@@ -127,7 +128,9 @@ class JobManager(InstructionCarrier):
             ),
         )
 
-        self._port = ClientPort(self.client, rest, History.from_configuration(job.configuration))
+        configured = job.configuration
+        history, otel = History.from_configuration(configured), OtelSettings.from_configuration(configured)
+        self._port = ClientPort(self.client, rest, history, otel)
 
     @property
     def master(self) -> JobMaster:
