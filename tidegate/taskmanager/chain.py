@@ -10,6 +10,7 @@ from tidegate.common.typeinfo import value_converter
 from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
+from tidegate.taskmanager.chain_link import ChainLink
 from tidegate.taskmanager.copying import copying
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.mutation_checks import check_mutations
@@ -37,11 +38,15 @@ class OperatorChain:
             made(operator)
         self.head = self.operators[0]
         self.source = self.head if isinstance(self.head, SourceOperator) else None
+        self._limit = self.head.limit
+        links = [ChainLink(operator, self._limit) for operator in self.operators]
+        self._links = links[1:]
+        self._queues = [link.waiting for link in self._links]
         for i, operator in enumerate(self.operators):
             readers: dict[str | None, list[_Reader]] = {}
             for j, node in enumerate(vertex.operators):
                 if node.link is not None and node.link.upstream == i:
-                    readers.setdefault(node.link.side_output, []).append(_Reader(self.operators[j].process, True))
+                    readers.setdefault(node.link.side_output, []).append(_Reader(links[j].emit, True))
             for output in outputs:
                 if output.edge.source_operator == i:
                     reader = _Reader(output.emit, output.hands_on)
@@ -54,7 +59,7 @@ class OperatorChain:
                     operator.output = emit
                 else:
                     operator.side_outputs[tag] = emit
-            self._connect_time(i, vertex, outputs)
+            self._connect_time(i, vertex, links, outputs)
         self.periodic = [op for op in self.operators if op.periodic]
         self._limited = [op for op in self.operators if type(op).available is not Operator.available]
         self._keyed = [op.context.keyed for op in self.operators if op.context.keyed is not None]
@@ -63,28 +68,52 @@ class OperatorChain:
         self._finish_called = False  # of the first of them
         self._entries: tuple[Emit, Emit] = (self.head.process, self.head.process_second)
 
-    def _connect_time(self, index: int, vertex: JobVertex, outputs: Sequence[EdgeOutput[Any]]) -> None:
+    def _connect_time(
+        self, index: int, vertex: JobVertex, links: list[ChainLink], outputs: Sequence[EdgeOutput[Any]]
+    ) -> None:
         """Watermarks and idleness go to everything that reads any output of the operator."""
         operator = self.operators[index]
-        inside = [
-            self.operators[j] for j, n in enumerate(vertex.operators) if n.link is not None and n.link.upstream == index
-        ]
+        inside = [links[j] for j, n in enumerate(vertex.operators) if n.link is not None and n.link.upstream == index]
         outside = [output for output in outputs if output.edge.source_operator == index]
         if inside or outside:
-            operator.output_watermark = _to_all(
-                [o.process_watermark for o in inside] + [o.emit_watermark for o in outside]
-            )
-            operator.output_status = _to_all([o.process_status for o in inside] + [o.emit_status for o in outside])
+            operator.output_watermark = _to_all([o.watermark for o in inside] + [o.emit_watermark for o in outside])
+            operator.output_status = _to_all([o.status for o in inside] + [o.emit_status for o in outside])
 
     @property
     def available(self) -> bool:
         return not self._limited or all(operator.available for operator in self._limited)
 
-    def process(self, batch: Batch, input_index: int) -> None:
-        """Operators take rows: a batch of another kind is converted here, where it comes in."""
+    def process(self, batch: Batch, input_index: int) -> int:
+        """How many of the records the head has processed: all, unless the time was up before. Operators take rows: a
+        batch of another kind is converted here, where it comes in."""
         self._entries[input_index](batch.rows())
         for keyed in self._keyed:
             keyed.end_of_batch()
+        left, self.head.left = self.head.left, None
+        return len(batch) if left is None else len(batch) - len(left)
+
+    @property
+    def behind(self) -> bool:
+        """Records that the head has done with wait between operators, since the time was up. As long as they do, the
+        chain is to be given nothing else and not to be frozen: call `catch_up`."""
+        return any(self._queues)
+
+    def catch_up(self) -> None:
+        """Go on with what waits, what is furthest along first, until the time is up."""
+        while True:
+            link = next((link for link in reversed(self._links) if link.waiting), None)
+            if link is None:
+                return
+            link.go_on()
+            for keyed in self._keyed:
+                keyed.end_of_batch()
+            if self._limit.expired:
+                return
+
+    def _drain(self) -> None:
+        """Catch up, however long it takes."""
+        while self.behind:
+            self.catch_up()
 
     def open(self) -> None:
         for operator in reversed(self.operators):  # the end first: a head may emit as soon as it is open
@@ -104,12 +133,15 @@ class OperatorChain:
         return min((t for t in times if t is not None), default=None)
 
     def finish(self) -> bool:
-        """Finish the operators one after the other, each when the one before it is settled. False: call again."""
+        """Finish the operators one after the other, each when the one before it is settled and nothing waits between
+        them. False: call again."""
         while self._unfinished:
+            if self.behind:
+                return False
             if not self._finish_called:
                 self._finish_called = True
                 self._unfinished[0].finish()
-            if not self._unfinished[0].settled:
+            if self.behind or not self._unfinished[0].settled:
                 return False
             del self._unfinished[0]
             self._finish_called = False
@@ -118,6 +150,7 @@ class OperatorChain:
     def prepare_barrier(self, checkpoint_id: CheckpointId) -> None:
         for operator in self.operators:
             operator.prepare_barrier(checkpoint_id)
+            self._drain()
 
     def freeze(self, checkpoint_id: CheckpointId, timestamp: int, full: bool) -> list[FrozenOperator]:
         """The synchronous part of a snapshot."""

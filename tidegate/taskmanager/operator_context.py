@@ -48,6 +48,7 @@ class OperatorContext:
         self.max_parallelism = place.vertex.max_parallelism
         self.attempt = place.attempt
         self.clock = services.clock
+        self.limit = services.limit
         self.run_async = services.run_async
         self.run_coroutine = services.run_coroutine
         self.results = services.results

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.protocol.messages import Message
 from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.result_port import ResultPort
+from tidegate.taskmanager.time_limit import TimeLimit
 
 Done = Callable[[Any, BaseException | None], None]
 """Called with the outcome of work that was done elsewhere (result, error), on the thread of the task."""
@@ -30,6 +31,8 @@ class OperatorServices:
     """Calls something on the thread of the task, soon. From any thread. None: that thread waits for nobody."""
     warn: Callable[[str], None]
     """Tells whoever watches the job of something that goes wrong and may still end well. From any thread."""
+    limit: TimeLimit = field(default_factory=TimeLimit, kw_only=True)
+    """How long a piece of work may take; nobody looks at it where there is nothing to keep waiting."""
 
 
 @dataclass(frozen=True)

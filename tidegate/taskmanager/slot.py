@@ -45,6 +45,7 @@ from tidegate.taskmanager.slot_builder import SlotBuilder, SlotChannels
 from tidegate.taskmanager.slot_host import SlotHost
 from tidegate.taskmanager.task import Task
 from tidegate.taskmanager.task_figures import TaskFigures
+from tidegate.taskmanager.time_limit import TimeLimit
 from tidegate.taskmanager.user_report import UserReport
 
 SlotMessage = (
@@ -54,13 +55,16 @@ SlotMessage = (
 
 
 class SlotRuntime:
-    def __init__(self, slot: SlotIndex, attempt: AttemptNumber, plan: SlotPlan, host: SlotHost) -> None:
+    def __init__(
+        self, slot: SlotIndex, attempt: AttemptNumber, plan: SlotPlan, host: SlotHost, limit: TimeLimit | None = None
+    ) -> None:
         self._slot = slot
         self._attempt = attempt
         self._plan = plan
         self._host = host
         self._graph = plan.graph
         self._settings = plan.settings
+        self.limit = limit or TimeLimit()
         self.channels = SlotChannels()
         self.report = UserReport(plan.settings.heartbeat_interval_ms / 2)
         self._alignment = SourceAlignment([])
@@ -73,9 +77,11 @@ class SlotRuntime:
     def deploy(self, restore: SlotRestore | None) -> None:
         """Build, restore and open everything; sources stay quiet until `Start`. Reports SlotReady."""
         use_class_mapping(self._settings.class_mapping)
-        builder = SlotBuilder(self._slot, self._attempt, self._plan, self._host, self.channels)
+        builder = SlotBuilder(self._slot, self._attempt, self._plan, self._host, self.channels, self.limit)
         for task in builder.build(restore):
             self.tasks.append(task)  # one by one: when the next cannot be built, `close` closes these
+        if any(task.model.follows_records for task in self.tasks):
+            self.limit.watched = False  # such a model is told of a part of a batch once: none is left for later
         now = self._host.clock.now_ms()
         self._figures = {task: TaskFigures(task, now) for task in reversed(self.tasks)}
         for task in reversed(self.tasks):
@@ -106,7 +112,7 @@ class SlotRuntime:
         if isinstance(message, ModelMessage):
             now = self._host.clock.now_ms()
             for task in self.tasks:
-                task.model.on_message(message, now)
+                task.on_model_message(message, now)
         else:
             self._on_own_message(message)
         self._pump_all()
@@ -171,15 +177,16 @@ class SlotRuntime:
     def _receive(self, task: Task, channel: InputChannel, element: Element, cost: int) -> None:
         channel.receive(element, cost)
         if isinstance(element, ModelElement):
-            task.model.element_arrived(channel, element, self._host.clock.now_ms())
+            task.element_arrived(channel, element, self._host.clock.now_ms())
 
     # ------------------------------------------------------------ work
     def step(self) -> bool:
         """One round over all tasks, downstream first so that data drains. False: nothing could be done."""
         worked = False
-        clock = self._host.clock
+        clock, limit = self._host.clock, self.limit
         for task, figures in self._figures.items():
             began = clock.now_ms()
+            limit.begin(began)
             if task.step(began):
                 worked = True
                 self._after_step(task)
@@ -188,10 +195,12 @@ class SlotRuntime:
                 figures.waited(began)
         now = clock.now_ms()
         for task in self.tasks:
+            limit.begin(now)
             if task.tick(now):
                 self._after_step(task)
             self._flush_due(task, now)
             self._figures[task].refresh_if_due(now)
+        limit.end()
         watermarks = self._alignment.report_if_due(now)
         if watermarks is not None:
             self._host.send_to_master(WatermarkReport(attempt=self._attempt, slot=self._slot, watermarks=watermarks))

@@ -27,6 +27,7 @@ from tidegate.taskmanager.result_port import JobManagerResults
 from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.slot_host import SlotHost
 from tidegate.taskmanager.task import Task, TaskChannels
+from tidegate.taskmanager.time_limit import TimeLimit
 
 
 @dataclass
@@ -43,7 +44,13 @@ class SlotBuilder:
     """`build` is called once. It adds the channels of each task to `channels`."""
 
     def __init__(
-        self, slot: SlotIndex, attempt: AttemptNumber, plan: SlotPlan, host: SlotHost, channels: SlotChannels
+        self,
+        slot: SlotIndex,
+        attempt: AttemptNumber,
+        plan: SlotPlan,
+        host: SlotHost,
+        channels: SlotChannels,
+        limit: TimeLimit,
     ) -> None:
         self._slot = slot
         self._attempt = attempt
@@ -58,7 +65,7 @@ class SlotBuilder:
             host.send_to_master(SlotWarning(attempt=attempt, slot=slot, text=text))
 
         self._services = TaskServices(
-            host.clock, host.run_async, host.run_coroutine, results, host.post, warn, host.send_to_master
+            host.clock, host.run_async, host.run_coroutine, results, host.post, warn, host.send_to_master, limit=limit
         )
         self._model = pick_model(plan, host.trace if plan.settings.trace else None)
         storage = plan.storage

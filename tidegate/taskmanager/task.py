@@ -2,12 +2,15 @@
 
 `step` does one bounded piece of work and never blocks; the slot calls it in turn with the other tasks of the slot. A
 batch is processed in slices whose size follows the measured cost of the records, so that control elements and messages
-wait a few milliseconds at the most, however slow the user's code is, while fast code runs in long tight loops.
+wait a few milliseconds at the most, however slow the user's code is, while fast code runs in long tight loops. A slice
+whose records have become slow is cut short (`TimeLimit`). What the head has not processed goes back into its channel.
+What waits behind it in the chain is processed before anything else, a piece at a time, and before a snapshot is taken.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -15,7 +18,7 @@ from typing import assert_never
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import OperatorId
 from tidegate.contracts.batches import Batch
-from tidegate.fault_tolerance.task_side import ModelElement, TaskSide
+from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage, TaskSide
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import ControlElement, EndOfData, Watermark, WatermarkStatus
@@ -77,6 +80,8 @@ class Task:
         self._clock = services.clock
         self._max_slice = settings.batch_size
         self._slice = _FIRST_SLICE
+        self._waiting_slice: tuple[int, float] | None = None  # a part of it waits in the chain; its size, time so far
+        self._deferred: deque[Callable[[float], None]] = deque()  # calls to the model, until the chain has caught up
         self._max_bytes = _SLICE_BATCHES * settings.max_batch_bytes
         self._bytes_made = 0  # of all slices before this one
         self._turn = 0  # input channel to look at first
@@ -113,8 +118,11 @@ class Task:
         """One piece of work. False: there was nothing to do."""
         if self.state is TaskState.CREATED or self.state is TaskState.CLOSED or self.model.paused:
             return False
-        if self._asynchronous and self.chain.advance(now_ms, self.can_send):
+        behind = self.chain.behind
+        if self._asynchronous and self.chain.advance(now_ms, not behind and self.can_send):
             return True
+        if behind:
+            return self._catch_up(now_ms)
         if self.time.pending:
             if not self.can_emit:
                 return False
@@ -138,12 +146,45 @@ class Task:
             # What cannot be emitted now is no reason to wake up: the credit that allows it is.
             if source is not None and self.state is TaskState.RUNNING and can_emit and not self._ending:
                 times.append(source.wake_at_ms)
-        times.append(self.model.next_deadline())
+        if not self.chain.behind:
+            times.append(self.model.next_deadline())
         return min((t for t in times if t is not None), default=None)
 
     @property
     def _works(self) -> bool:
         return not self.model.paused and self.state in (TaskState.RUNNING, TaskState.END_OF_DATA)
+
+    # ------------------------------------------------------------ the model of fault tolerance
+    def on_model_message(self, message: ModelMessage, now_ms: float) -> None:
+        self._tell_model(lambda now: self.model.on_message(message, now), now_ms)
+
+    def element_arrived(self, channel: InputChannel, element: ModelElement, now_ms: float) -> None:
+        self._tell_model(lambda now: self.model.element_arrived(channel, element, now), now_ms)
+
+    def _tell_model(self, call: Callable[[float], None], now_ms: float) -> None:
+        """It may take a snapshot, which has to find the chain without waiting records: then it is told later, of
+        everything in its order."""
+        if self.chain.behind:
+            self._deferred.append(call)
+        else:
+            call(now_ms)
+
+    def _catch_up(self, now_ms: float) -> bool:
+        """Outputs without room have to take what a snapshot waits for: it may be there to overtake their queues."""
+        if not self._deferred and not self.can_emit:
+            return False
+        self.chain.catch_up()
+        now = self._clock.now_ms()
+        if self._waiting_slice is not None:
+            size, took = self._waiting_slice
+            self._waiting_slice = size, took + now - now_ms
+        if not self.chain.behind:
+            if self._waiting_slice is not None:
+                self._adapt_slice(*self._waiting_slice)
+                self._waiting_slice = None
+            while self._deferred:
+                self._deferred.popleft()(now)
+        return True
 
     @property
     def at_rest(self) -> bool:
@@ -174,7 +215,7 @@ class Task:
             count = source.poll(self._slice, now_ms)
             if count:
                 self.records_in += count
-                self._adapt_slice(count, self._clock.now_ms() - now_ms)
+                self._measure(count, now_ms)
                 return True
         if source.finished:
             self._end_of_data()
@@ -209,18 +250,26 @@ class Task:
 
     def _process_slice(self, channel: InputChannel, batch: Batch, now_ms: float) -> None:
         size = len(batch)
-        if size <= self._slice:
+        part = batch if size <= self._slice else batch.slice(0, self._slice)
+        count = len(part)
+        enters = not self._follows_records or self.model.batch_enters(channel, part)
+        if enters:
+            count = self.chain.process(part, channel.input_index)
+        if count == size:
             channel.queue.popleft()
             channel.consumed_batch()
         else:
-            channel.queue[0] = batch.slice(self._slice, size)
-            batch = batch.slice(0, self._slice)
-            size = self._slice
-        if self._follows_records and not self.model.batch_enters(channel, batch):
-            return
-        self.chain.process(batch, channel.input_index)
-        self.records_in += size
-        self._adapt_slice(size, self._clock.now_ms() - now_ms)
+            channel.queue[0] = batch.slice(count, size)
+        if enters:
+            self.records_in += count
+            self._measure(count, now_ms)
+
+    def _measure(self, size: int, began_ms: float) -> None:
+        took = self._clock.now_ms() - began_ms
+        if self.chain.behind:
+            self._waiting_slice = size, took
+        else:
+            self._adapt_slice(size, took)
 
     def _adapt_slice(self, size: int, took_ms: float) -> None:
         in_all = 0
@@ -275,8 +324,9 @@ class Task:
         """Periodic watermarks, processing-time timers, what the model does in time. True: something was emitted."""
         worked = False
         if self._works and self.state is TaskState.RUNNING:  # timers that are left at the end of data never fire
-            worked = self.time.tick(now_ms, self.can_emit)
-        self.model.tick(now_ms)
+            worked = self.time.tick(now_ms, self.can_emit and not self.chain.behind)
+        if not self.chain.behind:
+            self.model.tick(now_ms)
         return worked
 
     # ------------------------------------------------------------ end

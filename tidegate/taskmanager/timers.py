@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidegate.storage.handles import KeyedStateInfo
+from tidegate.taskmanager.time_limit import TimeLimit
 
 
 class Timer(NamedTuple):
@@ -130,7 +131,8 @@ class OperatorTimers:
     EVENT = "_timers/event"
     PROCESSING = "_timers/processing"
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Any, limit: TimeLimit | None = None) -> None:
+        self._time_limit = limit or TimeLimit()
         self.event = TimerQueue(backend, self.EVENT)
         self.processing = TimerQueue(backend, self.PROCESSING)
 
@@ -139,11 +141,15 @@ class OperatorTimers:
         self.processing.clear()
 
     def fire(self, queue: TimerQueue, up_to: int, limit: int, on_timer: Callable[[Timer], None]) -> bool:
-        """Fire what is due, in order, also what firing registers anew, at most `limit`. True: nothing due is left."""
+        """Fire what is due, in order, also what firing registers anew, at most `limit`, and no more when the time is
+        up. True: nothing due is left."""
+        time_limit = self._time_limit
         for _ in range(limit):
             timer = queue.pop_due(up_to)
             if timer is None:
                 return True
             on_timer(timer)
+            if time_limit.expired:
+                break
         following = queue.next_timestamp()
         return following is None or following > up_to

@@ -1,7 +1,8 @@
 """The host of a slot: runs `SlotRuntime` inside a Spark barrier task, on real sockets, threads and time.
 
 Threads: this one (the mailbox: everything that touches state), one for the control connection (heartbeats go on while
-user code is slow), a few helpers for snapshots and commits, and ZeroMQ's own.
+user code is slow), one that ends slices of work whose time is up, a few helpers for snapshots and commits, and
+ZeroMQ's own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tidegate.spark.garbage import rare_collections
 from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
 from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.spark.streaming.printing import WorkerPrinter
+from tidegate.spark.streaming.time_keeper import TimeKeeper
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import local_paths
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
@@ -84,6 +86,7 @@ class SlotWorker:
         self._leaving: str | None = None
         self._runtime: Any = None
         self._instrument = Instrument()  # the job's own, if it has one
+        self._time_keeper: TimeKeeper | None = None
         self._failed = False
         self._next_connection_check = 0.0
 
@@ -136,6 +139,8 @@ class SlotWorker:
                     if self._runtime is not None:
                         self._runtime.close()
         finally:
+            if self._time_keeper is not None:
+                self._time_keeper.stop()
             self._control.main_left.set()
             print_to(own_streams)
             self._event_loop.stop()
@@ -163,6 +168,8 @@ class SlotWorker:
                     self._waker.clear()
                 elif transport.is_monitor(ready):
                     self._next_connection_check = 0.0
+            if self._time_keeper is not None:
+                self._time_keeper.wake()
 
     def _round(self) -> bool:
         """Everything that is there to do, once. True when there may be more at once."""
@@ -232,6 +239,8 @@ class SlotWorker:
         self.transport.connect(deploy.addresses, self._slot)
         restore = msgspec.msgpack.decode(deploy.restore, type=SlotRestore) if deploy.restore else None
         self._runtime = SlotRuntime(self._slot, deploy.attempt, plan, self)
+        self._time_keeper = TimeKeeper(self._runtime.limit, self.clock)
+        self._time_keeper.start()
         self._runtime.deploy(restore)
 
     def _fail(self, error: BaseException) -> None:

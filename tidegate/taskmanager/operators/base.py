@@ -47,11 +47,23 @@ class Operator:
         self.output_watermark: Callable[[int], None] = ignore  # to everything that reads this operator
         self.output_status: Callable[[bool], None] = ignore  # idle or active, likewise
         self.current_watermark = MIN_WATERMARK
+        self.limit = context.limit
+        self.left: RecordBatch | None = None  # of the last batch, when the time was up; whoever gave it takes it back
 
     # ------------------------------------------------------------ records
     def process(self, batch: RecordBatch) -> None:
-        """Records of the first input."""
+        """Records of the first input. When the time is up (`limit`) the last of them may be left for another call, in
+        `left`; at least one is processed."""
         raise NotImplementedError
+
+    def taken(self, batch: RecordBatch, values: list[Any]) -> RecordBatch:
+        """After a loop over `values, rest = limit.take(batch.values)`: the part of the batch that it got through. The
+        others are `left`."""
+        count = len(values)
+        if count == len(batch.values):
+            return batch
+        self.left = batch.slice(count, len(batch.values))
+        return batch.slice(0, count)
 
     def process_second(self, batch: RecordBatch) -> None:
         """Records of the second input."""

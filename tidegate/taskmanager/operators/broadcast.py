@@ -90,9 +90,9 @@ class BroadcastOperator(TimerOperator):
         values: list[Any] = []
         stamps: list[int] = []
         old = batch.timestamps if batch.timestamps is not None else repeat(None, len(batch.values))
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
-            for v, t in zip(rest, old, strict=True):
+            for v, t in zip(rest, old, strict=False):
                 if select is not None:
                     backend.current_key = select(v)
                 context.stamp = t
@@ -103,8 +103,9 @@ class BroadcastOperator(TimerOperator):
                     stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
             if select is not None:
-                self.fail_keyed(doing, error, batch.values, rest)
-            self.fail_at(doing, error, batch.values, rest)
+                self.fail_keyed(doing, error, taken, rest)
+            self.fail_at(doing, error, taken, rest)
+        self.taken(batch, taken)
         emit_results(self, values, None if batch.timestamps is None else stamps)
 
 

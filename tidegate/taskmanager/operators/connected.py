@@ -58,9 +58,9 @@ class ConnectedOperator(TimerOperator):
         values: list[Any] = []
         stamps: list[int] = []
         old = batch.timestamps if batch.timestamps is not None else repeat(None, len(batch.values))
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
-            for v, t in zip(rest, old, strict=True):
+            for v, t in zip(rest, old, strict=False):
                 if select is not None:
                     backend.current_key = select(v)
                 if single:
@@ -75,6 +75,7 @@ class ConnectedOperator(TimerOperator):
         except Exception as error:
             doing = f"{self._kind}{side + 1}()"
             if self._keyed:
-                self.fail_keyed(doing, error, batch.values, rest)
-            self.fail_at(doing, error, batch.values, rest)
+                self.fail_keyed(doing, error, taken, rest)
+            self.fail_at(doing, error, taken, rest)
+        self.taken(batch, taken)
         emit_results(self, values, None if batch.timestamps is None else stamps)

@@ -97,7 +97,8 @@ class TimerOperator(KeyedOperator):
     """A keyed operator whose function may set timers: fires them and hands on what `on_timer` yields."""
 
     def open(self) -> None:
-        self.timers = OperatorTimers(self.backend)  # before the function's open(), which may look at the clocks
+        # Before the function's open(), which may look at the clocks.
+        self.timers = OperatorTimers(self.backend, self.limit)
         self.timer_service = KeyedTimerService(self)
         self._timer_context = KeyedTimerContext(self)
         self._on_timer = getattr(self.function, "on_timer", None)
@@ -155,7 +156,7 @@ class KeyedProcessOperator(TimerOperator):
         stamps: list[int] | None = None
         self.check_key(select, batch.values[0])
         backend.prefetch(select, batch.values)
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
             if batch.timestamps is None:
                 element.stamp = None
@@ -166,7 +167,7 @@ class KeyedProcessOperator(TimerOperator):
                         extend(results)
             else:
                 stamps = []
-                for v, t in zip(rest, batch.timestamps, strict=True):
+                for v, t in zip(rest, batch.timestamps, strict=False):
                     backend.current_key = select(v)
                     element.stamp = t
                     results = function(v, element)
@@ -174,7 +175,8 @@ class KeyedProcessOperator(TimerOperator):
                         extend(results)
                         stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
-            self.fail_keyed("process_element()", error, batch.values, rest)
+            self.fail_keyed("process_element()", error, taken, rest)
+        self.taken(batch, taken)
         emit_results(self, values, stamps)
 
 
@@ -195,10 +197,10 @@ class KeyedMapOperator(KeyedOperator):
         values: list[Any] = []
         stamps: list[int] = []
         old = batch.timestamps if batch.timestamps is not None else repeat(0, len(batch.values))
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         kind = self._kind
         try:
-            for v, t in zip(rest, old, strict=True):
+            for v, t in zip(rest, old, strict=False):
                 backend.current_key = select(v)
                 result = function(v)
                 if kind == "map":
@@ -210,7 +212,8 @@ class KeyedMapOperator(KeyedOperator):
                     values.extend(result)
                 stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
-            self.fail_keyed(f"{kind}()", error, batch.values, rest)
+            self.fail_keyed(f"{kind}()", error, taken, rest)
+        self.taken(batch, taken)
         if values:
             self.output(RecordBatch(values, None if batch.timestamps is None else stamps))
 
@@ -235,7 +238,7 @@ class ReduceOperator(KeyedOperator):
         backend.prefetch(select, batch.values)
         values: list[Any] = []
         append = values.append
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
             for v in rest:
                 backend.current_key = select(v)
@@ -249,5 +252,5 @@ class ReduceOperator(KeyedOperator):
                 update(result)
                 append(result)
         except Exception as error:
-            self.fail_keyed("reduce()", error, batch.values, rest)
-        self.output(RecordBatch(values, batch.timestamps))
+            self.fail_keyed("reduce()", error, taken, rest)
+        self.output(RecordBatch(values, self.taken(batch, taken).timestamps))

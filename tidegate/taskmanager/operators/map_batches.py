@@ -43,6 +43,9 @@ class MapBatchesOperator(FunctionOperator):
         while len(batch) - start >= size:
             self._call(batch.slice(start, start + size))
             start += size
+            if self.limit.expired and start < len(batch):
+                self.left, self._waiting = batch.slice(start, len(batch)), None
+                return
         if start:
             self._deadline = self.context.clock.now_ms() + self._max_wait_ms
             batch = batch.slice(start, len(batch))

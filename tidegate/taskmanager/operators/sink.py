@@ -216,7 +216,7 @@ class SinkFunctionOperator(FunctionOperator):
     """The old style of sink: a function called once per record."""
 
     def process(self, batch: RecordBatch) -> None:
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
             if isinstance(self.function, SinkFunction):
                 invoke, context = self.function.invoke, _InvokeContext(self)
@@ -229,4 +229,5 @@ class SinkFunctionOperator(FunctionOperator):
                 for v in rest:
                     function(v)
         except Exception as error:
-            self.fail_at("invoke()", error, batch.values, rest)
+            self.fail_at("invoke()", error, taken, rest)
+        self.taken(batch, taken)

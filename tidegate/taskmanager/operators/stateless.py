@@ -1,7 +1,8 @@
 """map, flat_map, filter, process and timestamp assignment on streams without keys.
 
 The loops here are the hot path: one Python call per record (the user's) and nothing else; an operator boundary costs a
-list comprehension per batch. The position of a failing record is found after the fact (`fail_at`).
+list comprehension per batch. The position of a failing record is found after the fact (`fail_at`). A loop may be ended
+early (`TimeLimit`): `rest` is then shorter than the batch, and comes first in a `zip`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class MapOperator(FunctionOperator):
 
     def process(self, batch: RecordBatch) -> None:
         function = self._map
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
             values = [function(v) for v in rest]
         except Exception as error:
-            self.fail_at("map()", error, batch.values, rest)
-        self.output(RecordBatch(values, batch.timestamps))
+            self.fail_at("map()", error, taken, rest)
+        self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
 
 
 class FilterOperator(FunctionOperator):
@@ -39,17 +40,18 @@ class FilterOperator(FunctionOperator):
     def process(self, batch: RecordBatch) -> None:
         function = self._filter
         timestamps = batch.timestamps
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         kept: list[int] | None = None
         try:
             if timestamps is None:
                 values = [v for v in rest if function(v)]
             else:
                 keep = [bool(function(v)) for v in rest]
-                values = list(compress(batch.values, keep))
+                values = list(compress(taken, keep))
                 kept = list(compress(timestamps, keep))
         except Exception as error:
-            self.fail_at("filter()", error, batch.values, rest)
+            self.fail_at("filter()", error, taken, rest)
+        self.taken(batch, taken)
         if values:
             self.output(RecordBatch(values, kept))
 
@@ -64,7 +66,7 @@ class FlatMapOperator(FunctionOperator):
         values: list[Any] = []
         extend = values.extend
         stamps: list[int] | None = None
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
             if batch.timestamps is None:
                 for v in rest:
@@ -73,13 +75,14 @@ class FlatMapOperator(FunctionOperator):
                         extend(results)
             else:
                 stamps = []
-                for v, t in zip(rest, batch.timestamps, strict=True):
+                for v, t in zip(rest, batch.timestamps, strict=False):
                     results = function(v)
                     if results is not None:
                         extend(results)
                         stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
-            self.fail_at("flat_map()", error, batch.values, rest)
+            self.fail_at("flat_map()", error, taken, rest)
+        self.taken(batch, taken)
         if values:
             self.output(RecordBatch(values, stamps))
 
@@ -98,7 +101,7 @@ class ProcessOperator(FunctionOperator):
         values: list[Any] = []
         extend = values.extend
         stamps: list[int] | None = None
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
             if batch.timestamps is None:
                 element.stamp = None
@@ -108,12 +111,13 @@ class ProcessOperator(FunctionOperator):
                         extend(results)
             else:
                 stamps = []
-                for v, t in zip(rest, batch.timestamps, strict=True):
+                for v, t in zip(rest, batch.timestamps, strict=False):
                     element.stamp = t
                     results = function(v, element)
                     if results is not None:
                         extend(results)
                         stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
-            self.fail_at("process_element()", error, batch.values, rest)
+            self.fail_at("process_element()", error, taken, rest)
+        self.taken(batch, taken)
         emit_results(self, values, stamps)

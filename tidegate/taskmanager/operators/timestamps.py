@@ -61,12 +61,13 @@ class AssignTimestampsOperator(Operator):
         stamps = batch.timestamps
         if self._extract is not None:
             extract = self._extract
-            rest = iter(batch.values)
+            taken, rest = self.limit.take(batch.values)
             old = stamps if stamps is not None else repeat(MIN_WATERMARK, len(batch.values))
             try:
-                stamps = [extract(v, t) for v, t in zip(rest, old, strict=True)]
+                stamps = [extract(v, t) for v, t in zip(rest, old, strict=False)]
             except Exception as error:
-                self.fail_at("extract_timestamp()", error, batch.values, rest)
+                self.fail_at("extract_timestamp()", error, taken, rest)
+            batch = self.taken(batch, taken)
             if set(map(type, stamps)) != {int}:
                 stamps = whole_timestamps(self, stamps, batch.values)
         stamped = RecordBatch(batch.values, stamps)

@@ -67,7 +67,7 @@ class WindowOperator(BaseWindowOperator):
 
     def open(self) -> None:
         super().open()
-        self.timers = OperatorTimers(self.backend)
+        self.timers = OperatorTimers(self.backend, self.limit)
         self._trigger = self.spec.trigger
         self._trigger_context = TriggerContext(self, self.timers)
         self._assigner_context = AssignerContext(self)
@@ -92,16 +92,17 @@ class WindowOperator(BaseWindowOperator):
         stamps = self.timestamps_of(batch) if event_time else batch.timestamps
         if stamps is None:
             stamps = [MIN_WATERMARK] * len(batch.values)
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
-            for value, stamp in zip(rest, stamps, strict=True):
+            for value, stamp in zip(rest, stamps, strict=False):
                 backend.current_key = select(value)
-                taken = add(value, stamp, assign(value, stamp, context))
-                if not taken and event_time and stamp + lateness <= watermark:
+                added = add(value, stamp, assign(value, stamp, context))
+                if not added and event_time and stamp + lateness <= watermark:
                     self.late_values.append(value)
                     self.late_stamps.append(stamp)
         except Exception as error:
-            self.fail_in_window(error, batch.values, rest)
+            self.fail_in_window(error, taken, rest)
+        self.taken(batch, taken)
         self.flush()
 
     def _add(self, value: Any, stamp: int, windows: Any) -> bool:

@@ -157,9 +157,9 @@ class PaneWindowOperator(BaseWindowOperator):
         panes: MutableMapping[Any, Any]
         key: Any = None
         self.check_key(select, batch.values[0])
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
-            for value, stamp in zip(rest, stamps, strict=True):
+            for value, stamp in zip(rest, stamps, strict=False):
                 if not start <= stamp < end:
                     start = stamp - (stamp - offset) % size
                     end = start + size
@@ -184,7 +184,8 @@ class PaneWindowOperator(BaseWindowOperator):
                         window.keys.append(key)
         except Exception as error:
             self.backend.current_key = key
-            self.fail_in_window(error, batch.values, rest)
+            self.fail_in_window(error, taken, rest)
+        self.taken(batch, taken)
 
     # ------------------------------------------------------------ time
     def fire_event_timers(self, limit: int) -> bool:
@@ -211,10 +212,10 @@ class PaneWindowOperator(BaseWindowOperator):
                     keys.reverse()
                     self._firing = span
                 portion = keys[-limit:]
-                del keys[-limit:]
-                limit -= len(portion)
                 portion.reverse()
-                self._fire_panes(window, portion)
+                fired = self._fire_panes(window, portion)
+                del keys[-fired:]
+                limit = 0 if self.limit.expired else limit - fired
                 if not keys:
                     del self._open[span]
                     heapq.heappop(order)
@@ -224,18 +225,21 @@ class PaneWindowOperator(BaseWindowOperator):
         self.flush()
         return not order or order[0][1] - 1 > up_to
 
-    def _fire_panes(self, window: _HeapWindow | _TableWindow, keys: list[Any]) -> None:
+    def _fire_panes(self, window: _HeapWindow | _TableWindow, keys: list[Any]) -> int:
+        """How many: all, unless the time is up before."""
         take, result = window.take, self._result
         if self._call is None:
             totals = [pane for key in keys if (pane := take(key)) is not None]
             self.values += totals if result is None else map(result, totals)
             self.stamps += [window.span[1] - 1] * len(totals)
-            return
+            return len(keys)
         time_window = TimeWindow(*window.span)
-        for key in keys:
+        taken, rest = self.limit.take(keys)
+        for key in rest:
             self.backend.current_key = key
             pane = take(key)
             if pane is None:
                 continue
             self.evaluate(key, time_window, [pane if result is None else result(pane)])
             self.dropped(time_window)
+        return len(taken)

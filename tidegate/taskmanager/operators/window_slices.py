@@ -48,7 +48,7 @@ class SliceWindowOperator(BaseWindowOperator):
 
     def open(self) -> None:
         super().open()
-        self.timers = OperatorTimers(self.backend)
+        self.timers = OperatorTimers(self.backend, self.limit)
         self._queue = self.timers.event if self.event_time else self.timers.processing
         self._slices = self.backend.get_state(MapStateDescriptor(self.layout))  # start of a slice -> partial result
 
@@ -77,9 +77,9 @@ class SliceWindowOperator(BaseWindowOperator):
         length, offset = self._length, self._offset
         fires_late = self.lateness > 0
         self.check_key(select, batch.values[0])
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         try:
-            for value, stamp in zip(rest, stamps, strict=True):
+            for value, stamp in zip(rest, stamps, strict=False):
                 backend.current_key = select(value)
                 start = stamp - (stamp - offset) % length
                 so_far = get(start)
@@ -95,7 +95,8 @@ class SliceWindowOperator(BaseWindowOperator):
                 if fires_late and self._first_end(start) - 1 <= watermark:
                     self._fire_again(start, watermark)
         except Exception as error:
-            self.fail_in_window(error, batch.values, rest)
+            self.fail_in_window(error, taken, rest)
+        self.taken(batch, taken)
 
     def _first_end(self, time: int) -> int:
         """The end of the earliest window that `time` is in."""

@@ -1,0 +1,68 @@
+"""The way from one operator of a chain to the next.
+
+As a rule it is a call. When the time of a piece of work is up (`TimeLimit`), an operator leaves records unprocessed,
+and what comes after them waits here in its order: records, watermarks, idleness. So nothing overtakes anything, and the
+memory is bounded by what one slice of records makes.
+
+Nothing that waits here is in a snapshot: a task takes one only when its chain has caught up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.contracts.batches import RecordBatch
+from tidegate.taskmanager.operators.base import Operator
+from tidegate.taskmanager.time_limit import TimeLimit
+
+_PIECE = 4096  # records that an operator is given at once: to leave the rest of a million would copy them each time
+
+
+class ChainLink:
+    """Into `operator`, which is not the head of its chain."""
+
+    def __init__(self, operator: Operator, limit: TimeLimit) -> None:
+        self._operator = operator
+        self._limit = limit
+        self._process = operator.process
+        self.waiting: deque[tuple[Callable[[Any], None], Any]] = deque()  # method of the operator, and what it is given
+
+    def emit(self, batch: RecordBatch) -> None:
+        if self.waiting or self._limit.expired or len(batch.values) > _PIECE:
+            self._wait(batch)
+            return
+        self._process(batch)
+        if self._operator.left is not None:
+            self._keep_left()
+
+    def watermark(self, timestamp: int) -> None:
+        if self.waiting:
+            self.waiting.append((self._operator.process_watermark, timestamp))
+        else:
+            self._operator.process_watermark(timestamp)
+
+    def status(self, idle: bool) -> None:
+        if self.waiting:
+            self.waiting.append((self._operator.process_status, idle))
+        else:
+            self._operator.process_status(idle)
+
+    def go_on(self) -> None:
+        """Give the operator what has waited longest."""
+        method, argument = self.waiting.popleft()
+        method(argument)
+        if self._operator.left is not None:
+            self._keep_left()
+
+    def _wait(self, batch: RecordBatch) -> None:
+        count = len(batch.values)
+        pieces = [batch] if count <= _PIECE else [batch.slice(i, i + _PIECE) for i in range(0, count, _PIECE)]
+        self.waiting.extend((self._process, piece) for piece in pieces)
+        while self.waiting and not self._limit.expired:
+            self.go_on()
+
+    def _keep_left(self) -> None:
+        left, self._operator.left = self._operator.left, None
+        self.waiting.appendleft((self._process, left))
