@@ -22,6 +22,7 @@ ALL = (
     "batch",
     "connectors",
     "control_plane",
+    "live_state",
     "seeing",
 )
 

@@ -54,6 +54,7 @@ from tidegate.protocol.instructions import (
     Log,
     RecordSnapshot,
     Send,
+    StateReadDone,
     StatusChanged,
     SubmitGang,
     WriteMetadata,
@@ -449,6 +450,9 @@ class Simulation(InstructionCarrier):
             self.later(f"JM learns of splits of {operator_id}", lambda: self._master_event(answer))
 
         self.later(f"the enumerator of {operator_id} looks, driver {driver}", look)
+
+    def state_read_done(self, instruction: StateReadDone) -> None:
+        """Nobody looks at state here."""
 
     def status_changed(self, instruction: StatusChanged) -> None:
         self.trace(f"job is {instruction.status.name}")

@@ -58,6 +58,8 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     ),
     "tidegate.history.dir": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
     "tidegate.history.size": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
+    "queryable-state.enable": at("unit/taskmanager/test_live_state.py", "test_looking_can_be_switched_off"),
+    "tidegate.queryable-state.hidden": at("unit/taskmanager/test_live_state.py", "test_a_state_can_be_hidden"),
     "parallelism.default": at(JOB, "test_default_parallelism"),
     "pipeline.max-parallelism": at(JOB, "test_max_parallelism"),
     "pipeline.name": at(ENVIRONMENT, "test_the_job_name_comes_from_the_call_or_the_configuration"),

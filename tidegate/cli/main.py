@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tidegate
-from tidegate.cli import chaos, gc, inspect, jobs, kafka, look
+from tidegate.cli import chaos, gc, inspect, jobs, kafka, look, state
 from tidegate.common.errors import TidegateError
 
 Command = Callable[[Any], dict[str, Any]]
@@ -132,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     collect.add_argument("--delete", action="store_true", help="delete it")
     kafka.add_commands(commands, _command)
     chaos.add_command(commands, _command)
+    state.add_command(commands, _command)
     return parser
 
 

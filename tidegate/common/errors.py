@@ -53,6 +53,29 @@ class StateBackendError(TidegateError):
     """Working state cannot be read or written (disk full, folder gone); the message names the folder."""
 
 
+class StateReadError(TidegateError):
+    """The state of a job cannot be read from outside as it was asked for; the job goes on. Base of the next four."""
+
+
+class UnknownStateError(StateReadError):
+    """There is no such operator or state; the message names those that there are."""
+
+
+class WrongKeyError(StateReadError, TypeError):
+    """The key cannot be a key of the state; the message says which type its keys have."""
+
+
+class StateHiddenError(StateReadError):
+    """Looking at state is switched off, or this state is hidden."""
+
+
+class StateNotReadableError(StateReadError):
+    """The state cannot be read now, but perhaps later: the job restarts, or does not answer in time, or too many
+    questions are open."""
+
+    retry_after_s = 1.0
+
+
 class JobExecutionError(TidegateError):
     """The job ended in FAILED. The message holds the operator, subtask, record and the user's own traceback."""
 

@@ -743,6 +743,21 @@ CACHE_DIR = ConfigOption(
     "directory, staged DataFrames (from_spark, to_spark). Unset: a temporary folder of the driver's machine, which is "
     "enough on local masters; on a cluster it has to be one that all workers reach.",
 )
+QUERYABLE_STATE = ConfigOption(
+    "queryable-state.enable",
+    _BOOLEAN,
+    True,
+    "Let those who may look at the job look at its keyed state too (JobClient.get_state, REST, the page). Unlike in "
+    "Flink this is on unless it is switched off: it takes the job's token.",
+)
+QUERYABLE_STATE_HIDDEN = ConfigOption(
+    "tidegate.queryable-state.hidden",
+    _LIST,
+    [],
+    "Keyed states that nobody can look at while the job runs, as `operator/state`: the operator's uid or name, and `*` "
+    "stands for any part (`payments/*`, `*/card number`). Their sizes are shown. Files of checkpoints are protected by "
+    "their permissions alone.",
+)
 STATE_CHANGELOG = ConfigOption(
     "state.changelog.enabled",
     _BOOLEAN,

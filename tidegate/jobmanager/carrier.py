@@ -20,6 +20,7 @@ from tidegate.protocol.instructions import (
     Log,
     RecordSnapshot,
     Send,
+    StateReadDone,
     StatusChanged,
     SubmitGang,
     WriteMetadata,
@@ -59,6 +60,8 @@ class InstructionCarrier(ABC):
                     self.deliver_results(instruction)
                 case DiscoverSplits():
                     self.discover_splits(instruction)
+                case StateReadDone():
+                    self.state_read_done(instruction)
                 case StatusChanged():
                     self.status_changed(instruction)
                 case JobEnded():
@@ -103,6 +106,9 @@ class InstructionCarrier(ABC):
 
     @abstractmethod
     def discover_splits(self, instruction: DiscoverSplits) -> None: ...
+
+    @abstractmethod
+    def state_read_done(self, instruction: StateReadDone) -> None: ...
 
     @abstractmethod
     def status_changed(self, instruction: StatusChanged) -> None: ...

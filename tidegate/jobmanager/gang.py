@@ -9,7 +9,7 @@ from tidegate.common.errors import check_internal
 from tidegate.common.ids import AttemptNumber, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.metric_values import MetricReport
 from tidegate.graph.job_graph import JobGraph
-from tidegate.protocol.messages import Register
+from tidegate.protocol.messages import Register, StateReport
 
 
 class Admission(enum.Enum):
@@ -34,6 +34,7 @@ class Member:
     metrics: tuple[MetricReport, ...] = ()  # of its latest heartbeat
     accumulators: bytes = b""  # likewise
     heartbeat_ms: float = 0.0  # likewise: when it was sent, by the worker's clock
+    states: tuple[StateReport, ...] = ()  # likewise
 
     def describe(self) -> str:
         return f"worker of slot {self.slot} ({self.host}, pid {self.pid})"
@@ -87,12 +88,20 @@ class Gang:
             member.last_heard_ms = now_ms
             member.heartbeat_ms = max(member.heartbeat_ms, heartbeat_ms)
 
-    def report(self, slot: SlotIndex, metrics: tuple[MetricReport, ...], accumulators: bytes) -> None:
-        """What a worker tells of itself; b"" for accumulators that are too large to be told."""
+    def report(
+        self,
+        slot: SlotIndex,
+        metrics: tuple[MetricReport, ...],
+        accumulators: bytes,
+        states: tuple[StateReport, ...] = (),
+    ) -> None:
+        """What a worker tells of itself; b"" for accumulators that are too large to be told, and no states when nothing
+        is new of them."""
         member = self.members.get(slot)
         if member is not None:
             member.metrics = metrics
             member.accumulators = accumulators or member.accumulators
+            member.states = states or member.states
 
     def excuse_silence(self, gap_ms: float) -> None:
         """The JobManager itself did not run for a while: that is not the workers' silence."""

@@ -30,7 +30,7 @@ import logging
 from collections.abc import Callable
 
 from tidegate.common.errors import InternalError
-from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SubtaskIndex
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.job_side import JobFaultTolerance
 from tidegate.graph.job_graph import JobGraph
@@ -45,7 +45,7 @@ from tidegate.jobmanager.restart_strategies import RestartStrategy
 from tidegate.jobmanager.state_assignment import StateAssigner
 from tidegate.jobmanager.working_states import submit
 from tidegate.protocol.instructions import AttemptFailure, FoundSplits, Instruction
-from tidegate.protocol.messages import FailureInfo, SlotToMaster
+from tidegate.protocol.messages import FailureInfo, SlotToMaster, StateLookup
 
 
 class JobMaster:
@@ -225,6 +225,15 @@ class JobMaster:
         """The client has taken all chunks of this subtask up to and including `seq`."""
         state = self._at(now_ms)
         state.on_results_taken(operator_id, subtask, seq)
+        return self._become(state, now_ms)
+
+    def on_read_state(
+        self, request_id: int, slot: SlotIndex, lookups: tuple[StateLookup, ...], now_ms: float
+    ) -> list[Instruction]:
+        """Somebody looks at the state of tasks. Answered by one StateReadDone with the same id, at once or later; never
+        when the attempt ends before the slot has answered."""
+        state = self._at(now_ms)
+        state.on_read_state(request_id, slot, lookups)
         return self._become(state, now_ms)
 
     def _at(self, now_ms: float) -> JobState:

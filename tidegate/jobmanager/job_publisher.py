@@ -13,6 +13,7 @@ from tidegate.common.configuration import Configuration
 from tidegate.common.ids import AttemptNumber, SubtaskIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import MetricReport
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.catch_up import RecoveryWatch
 from tidegate.jobmanager.job_master import JobMaster
@@ -24,15 +25,26 @@ from tidegate.jobmanager.job_view import (
     graph_of,
     records_in,
     settings_of,
+    states_of,
 )
-from tidegate.protocol.instructions import CheckpointRequestDone, Instruction, JobEnded, StatusChanged, SubmitGang
+from tidegate.jobmanager.query_settings import QuerySettings
+from tidegate.protocol.instructions import (
+    CheckpointRequestDone,
+    Instruction,
+    JobEnded,
+    Send,
+    StateReadDone,
+    StatusChanged,
+    SubmitGang,
+)
+from tidegate.protocol.messages import ReadState
 
 _KEPT = 200  # changes of the status
 _INTERVAL_MS = 100.0
 
 
 class JobPublisher:
-    """Holds the latest view. `view` and `accumulators` may be read from any thread."""
+    """Holds the latest view. `view`, `committed` and `accumulators` may be read from any thread."""
 
     def __init__(
         self, graph: JobGraph, mode: str, slots: int, now_ms: float, configuration: Configuration | None = None
@@ -47,6 +59,8 @@ class JobPublisher:
             configuration=() if configuration is None else settings_of(configuration),
             **graph_of(graph),
         )
+        self.queries = QuerySettings() if configuration is None else QuerySettings.from_configuration(configuration)
+        self.committed: RestorePoint | None = None  # the latest completed checkpoint, or what the job was started from
         self.accumulators: tuple[bytes, ...] = ()  # `common.accumulators.dump`, by slot or task
         self._lock = threading.Lock()
 
@@ -111,7 +125,7 @@ class MasterPublisher:
                     pass
         if urgent:
             self.publish(now_ms)
-        elif self._due is None:
+        elif self._due is None and not (instructions and all(map(_is_a_look, instructions))):
             self._due = max(now_ms, self._published + _INTERVAL_MS)
 
     def next_deadline(self) -> float | None:
@@ -132,6 +146,7 @@ class MasterPublisher:
         metrics = _all_metrics([m.metrics for m in members])
         failed = (master.failures[-1].attempt, master.failures[-1].at_ms) if master.failures else None
         running = master.status is JobStatus.RUNNING
+        self._publisher.committed = master.fault_tolerance.restore_point()
         self._publisher.accumulators = tuple(m.accumulators for m in members)
         self._publisher.update(
             attempt=master.attempt,
@@ -139,6 +154,7 @@ class MasterPublisher:
             subtasks=view.subtasks if _same_places(workers, view.workers) and view.workers else self._places(workers),
             metrics=metrics,
             recoveries=self._recoveries.look(failed, running, master.attempt, metrics, now_ms),
+            states=states_of(self._graph, self._publisher.queries, [s for m in members for s in m.states]),
             checkpoints=master.fault_tolerance.view(),
             failures=master.failures,
             **{**self._statuses.fields(), "status_name": master.status.name},
@@ -153,6 +169,13 @@ class MasterPublisher:
             host, pid = ("", 0) if worker is None else (worker.host, worker.pid)
             found.append(SubtaskView(vertex=vertex, subtask=subtask, slot=slot, host=host, pid=pid))
         return tuple(found)
+
+
+def _is_a_look(instruction: Instruction) -> bool:
+    """Somebody looks at state, which may be often, and changes nothing that is published."""
+    if isinstance(instruction, Send):
+        return isinstance(instruction.message, ReadState)
+    return isinstance(instruction, StateReadDone)
 
 
 def _same_places(one: tuple[WorkerInfo, ...], other: tuple[WorkerInfo, ...]) -> bool:

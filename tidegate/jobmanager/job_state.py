@@ -39,13 +39,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidegate.common.errors import check_internal
-from tidegate.common.ids import AttemptNumber, OperatorId, SubtaskIndex
+from tidegate.common.ids import AttemptNumber, OperatorId, SlotIndex, SubtaskIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.job_side import FailAttempt, FinishAttempt, Outcome, TellSlots
 from tidegate.jobmanager.gang import Gang
 from tidegate.jobmanager.job import Job
-from tidegate.protocol.instructions import FoundSplits
-from tidegate.protocol.messages import FailureInfo, SlotToMaster
+from tidegate.protocol.instructions import FoundSplits, StateReadDone
+from tidegate.protocol.messages import FailureInfo, SlotToMaster, StateLookup
 
 
 class JobState(ABC):
@@ -117,6 +117,10 @@ class JobState(ABC):
 
     def on_results_taken(self, operator_id: OperatorId, subtask: SubtaskIndex, seq: int) -> None:
         """The client has taken results; a sink that waits for it is told, if it still runs."""
+
+    def on_read_state(self, request_id: int, slot: SlotIndex, lookups: tuple[StateLookup, ...]) -> None:
+        """Somebody looks at the state of a slot. Only tasks that run can be asked."""
+        self.job.out.add(StateReadDone(request_id, None))
 
     def see_time(self, now_ms: float) -> None:
         """Called before every event."""

@@ -7,20 +7,24 @@ that has ended can still be shown. Times are milliseconds since the epoch, durat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from tidegate.common import options
 from tidegate.common.configuration import DEFAULT, HIDDEN, Configuration, looks_secret
-from tidegate.common.ids import AttemptNumber
+from tidegate.common.ids import AttemptNumber, OperatorId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
 from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
 from tidegate.graph.boundedness import unbounded_sources
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.catch_up import RecoveryView
+from tidegate.jobmanager.query_settings import QuerySettings
 from tidegate.protocol.instructions import AttemptFailure
+from tidegate.protocol.messages import StateReport
+from tidegate.state.reading import WINDOW_CONTENTS, WINDOW_LAYOUTS
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +74,23 @@ class SubtaskView(View, frozen=True):
     pid: int = 0
 
 
+class StateView(View, frozen=True):
+    """One keyed state, over all subtasks, as of the latest heartbeats."""
+
+    operator_id: str
+    operator: str  # its uid, or its name when it has none
+    state: str
+    kind: str  # value, list, map, reducing, aggregating
+    per_window: bool
+    type: str  # as declared; "": not declared
+    key_type: str  # likewise
+    key_types: tuple[str, ...]  # what some of the keys are, as classes of Python; () when the state is hidden
+    entries: int  # keys, or keys and windows
+    exact: bool  # the number of entries is; False: estimated by RocksDB
+    bytes: int  # estimated
+    hidden: bool  # nobody can look into it
+
+
 class StageView(View, frozen=True):
     """A stage of Spark, in BATCH mode."""
 
@@ -116,6 +137,7 @@ class JobView(View, frozen=True):
     workers: tuple[WorkerInfo, ...] = ()  # of the current attempt, that have registered; by slot
     metrics: tuple[MetricReport, ...] = ()  # of the current attempt
     checkpoints: CheckpointsView = CheckpointsView()
+    states: tuple[StateView, ...] = ()  # STREAMING: in the order of the graph
     stages: tuple[StageView, ...] = ()  # in BATCH mode: of the current attempt, by stage
     failures: tuple[AttemptFailure, ...] = ()  # the first one and the latest ones, oldest first
     configuration: tuple[SettingView, ...] = ()
@@ -192,6 +214,37 @@ def settings_of(configuration: Configuration) -> tuple[SettingView, ...]:
             shown = HIDDEN if looks_secret(key) else value
             found.append(SettingView(key=key, value=shown, given=True, source=configuration.source_of(key)))
     return tuple(found)
+
+
+def states_of(graph: JobGraph, settings: QuerySettings, parts: Iterable[StateReport]) -> tuple[StateView, ...]:
+    """What the subtasks tell of their states, put together."""
+    nodes = {node.operator_id: node for vertex in graph.vertices for node in vertex.operators}
+    found: dict[tuple[str, str], list[StateReport]] = {}
+    for part in sorted(parts, key=lambda part: (part.vertex, part.subtask)):
+        found.setdefault((part.operator_id, part.state), []).append(part)
+    views = []
+    for (operator_id, state), of_state in found.items():
+        node, first = nodes[OperatorId(operator_id)], of_state[0]
+        names = [name for name in (node.uid, node.name, operator_id) if name]
+        aliases = [state, WINDOW_CONTENTS, *WINDOW_LAYOUTS] if state in WINDOW_LAYOUTS else [state]
+        hidden = not settings.enabled or settings.hides(names, aliases)
+        views.append(
+            StateView(
+                operator_id=operator_id,
+                operator=names[0],
+                state=state,
+                kind=first.kind,
+                per_window=first.per_window,
+                type=first.type,
+                key_type="" if node.key_type is None else str(node.key_type),
+                key_types=() if hidden else tuple(sorted({t for part in of_state for t in part.key_types})),
+                entries=sum(part.entries for part in of_state),
+                exact=all(part.exact for part in of_state),
+                bytes=sum(part.bytes for part in of_state),
+                hidden=hidden,
+            )
+        )
+    return tuple(views)
 
 
 def records_in(metrics: tuple[MetricReport, ...]) -> int:

@@ -17,6 +17,7 @@ from tidegate.protocol.messages import (
     SlotToMaster,
     SlotWarning,
     SourceSplits,
+    StateRead,
     TaskEndOfData,
     TaskFailed,
     WantCheckpoint,
@@ -35,7 +36,7 @@ class MessageCheck:
     def problem(self, message: SlotToMaster) -> str | None:
         """What the message names that this job does not have; None when all is well."""
         match message:
-            case SlotReady() | SlotHeartbeat() | SlotFinished() | WatermarkReport() | SlotWarning():
+            case SlotReady() | SlotHeartbeat() | SlotFinished() | WatermarkReport() | SlotWarning() | StateRead():
                 return None if 0 <= message.slot < self._slots else f"slot {message.slot}"
             case TaskEndOfData() | DeclineCheckpoint():
                 return self._task(message.vertex, message.subtask)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.common.accumulators import load_values
 from tidegate.common.completable_future import CompletableFuture
-from tidegate.common.errors import JobCancelledError, JobExecutionError, JobSuspendedError
+from tidegate.common.errors import JobCancelledError, JobExecutionError, JobSuspendedError, StateReadError
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_client import JobClient
 from tidegate.common.job_execution_result import JobExecutionResult
@@ -18,14 +18,16 @@ from tidegate.common.metric_values import numbers_of
 from tidegate.fault_tolerance.checkpoint_view import CheckpointView, Restore
 from tidegate.jobmanager.job_publisher import JobPublisher
 from tidegate.jobmanager.job_view import JobView, StatusChange, WorkerInfo
+from tidegate.jobmanager.live_state import LiveStates, StateHandle
 from tidegate.protocol.instructions import AttemptFailure, JobEnded
 
 
 class PublishedJobClient(JobClient):
     """Made by a runtime. Thread-safe. `cancel` asks the job to end, from any thread."""
 
-    def __init__(self, publisher: JobPublisher, cancel: Callable[[], None]) -> None:
+    def __init__(self, publisher: JobPublisher, cancel: Callable[[], None], states: LiveStates | None = None) -> None:
         self._publisher = publisher
+        self._states = states
         self._job_id = JobID.from_hex(publisher.view.job_id)
         self._cancel = cancel
         self._result: CompletableFuture[JobExecutionResult] = CompletableFuture()
@@ -97,6 +99,13 @@ class PublishedJobClient(JobClient):
     def status_history(self) -> tuple[StatusChange, ...]:
         """The latest changes of the job's status, oldest first."""
         return self.view().status_history
+
+    def get_state(self, operator: str, state: str) -> StateHandle:
+        """A keyed state of the running job, to look keys up in. `operator`: its uid (or name, or id). The contents of
+        windows are the state `window-contents`. STREAMING only: a BATCH job has no state that could be looked at."""
+        if self._states is None:
+            raise StateReadError("a job in BATCH mode keeps no state that could be looked at while it runs")
+        return self._states.handle(operator, state)
 
     @abc.abstractmethod
     def collect_results(self) -> Iterator[Any]:

@@ -27,7 +27,7 @@ from tidegate.jobmanager.leaving_states import (
 )
 from tidegate.jobmanager.restart_strategies import RestartAfter
 from tidegate.jobmanager.watermark_alignment import WatermarkAlignment
-from tidegate.protocol.instructions import DeliverResults, FoundSplits, SubmitGang
+from tidegate.protocol.instructions import DeliverResults, FoundSplits, StateReadDone, SubmitGang
 from tidegate.protocol.messages import (
     CollectAck,
     CollectChunk,
@@ -37,6 +37,7 @@ from tidegate.protocol.messages import (
     Finish,
     Leave,
     MasterHeartbeat,
+    ReadState,
     Register,
     SlotFinished,
     SlotHeartbeat,
@@ -45,6 +46,8 @@ from tidegate.protocol.messages import (
     SlotWarning,
     SourceSplits,
     Start,
+    StateLookup,
+    StateRead,
     TaskEndOfData,
     TaskFailed,
     WatermarkLimits,
@@ -102,7 +105,7 @@ class Working(JobState):
                 return self._on_register(message, now_ms)
             case SlotHeartbeat():
                 self.gang.heard(message.slot, now_ms, message.sent_ms)
-                self.gang.report(message.slot, message.metrics, message.accumulators)
+                self.gang.report(message.slot, message.metrics, message.accumulators, message.states)
                 return self
             case SourceSplits():
                 self.job.discovery.on_restored(message.operator_id, message.names)
@@ -129,6 +132,10 @@ class Working(JobState):
                 return self
             case TaskFailed():
                 return self.fail(message.failure, now_ms)
+            case StateRead():
+                self.gang.heard(message.slot, now_ms)
+                self.job.out.add(StateReadDone(message.request_id, message.results, message.took_ms))
+                return self
             case CollectChunk():
                 return self._on_chunk(message, now_ms)
             case FaultToleranceMessage():
@@ -373,6 +380,10 @@ class Running(Working):
         if not self.gang.mark_end_of_data(message.vertex, message.subtask):
             return self
         return self.apply(self.job.model.on_end_of_data(self.gang.all_at_end, now_ms), now_ms)
+
+    def on_read_state(self, request_id: int, slot: SlotIndex, lookups: tuple[StateLookup, ...]) -> None:
+        message = ReadState(attempt=self.gang.attempt, request_id=request_id, lookups=lookups)
+        self.job.out.send(self.gang, slot, message)
 
     def finish(self) -> Finishing:
         return finishing(self.job, self.attempt)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex
 from tidegate.common.job_status import JobStatus
-from tidegate.protocol.messages import FailureInfo, MasterToSlot
+from tidegate.protocol.messages import FailureInfo, MasterToSlot, StateResult
 from tidegate.storage.handles import CheckpointMetadata
 
 
@@ -151,6 +151,15 @@ class FoundSplits:
 
 
 @dataclass(frozen=True)
+class StateReadDone:
+    """The answer to `on_read_state`: what the slot has found, or None when no attempt runs that could be asked."""
+
+    request_id: int
+    results: tuple[StateResult, ...] | None
+    took_ms: float = 0.0  # of the slot
+
+
+@dataclass(frozen=True)
 class StatusChanged:
     """For clients and the page; nothing to answer. `JobEnded` tells of the terminal ones as well."""
 
@@ -200,6 +209,7 @@ Instruction = (
     | CheckpointRequestDone
     | DeliverResults
     | DiscoverSplits
+    | StateReadDone
     | StatusChanged
     | JobEnded
     | Log

@@ -24,7 +24,7 @@ from tidegate.common.texts import bounded, encodable
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.storage.handles import TaskSnapshot
 
-PROTOCOL_VERSION = 2  # counts up whenever a message changes so that the version before cannot read it
+PROTOCOL_VERSION = 3  # counts up whenever a message changes so that the version before cannot read it
 MAX_SUMMARY = 4_000  # characters; also of other texts of a line or two
 MAX_TRACEBACK = 32_000
 
@@ -50,6 +50,54 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
         force_setattr(self, "summary", bounded(encodable(self.summary), MAX_SUMMARY))
         force_setattr(self, "traceback", bounded(encodable(self.traceback), MAX_TRACEBACK))
         force_setattr(self, "operator", bounded(encodable(self.operator), MAX_SUMMARY))
+
+
+# ---------------------------------------------------------------- state that somebody looks at
+
+
+class StateLookup(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at the keyed state of one operator in one subtask: of the task of `vertex` that the slot has."""
+
+    vertex: VertexId
+    operator_id: OperatorId
+    state: str
+    query: bytes  # the JobManager's pickle of (keys or None, window or None, limit)
+
+
+class StateProblem(enum.Enum):
+    """Why a look at state has found nothing to answer."""
+
+    UNKNOWN_STATE = "unknown state"  # the operator has no such keyed state; `names` are those that it has
+    WRONG_KEY = "wrong key"  # there is no such key, and the keys are of other types: `names`
+    TOO_LARGE = "too large"  # the answer, or what has to be read for it
+    FAILED = "failed"  # something raised, such as the user's get_result()
+
+
+class StateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one lookup."""
+
+    answer: bytes = b""  # the slot's pickle of a list of `state.reading.Found`
+    attempt: AttemptNumber = AttemptNumber(0)
+    watermark: int | None = None  # of the task, in that moment; None: it has none yet
+    problem: StateProblem | None = None
+    detail: str = ""
+    names: tuple[str, ...] = ()
+
+
+class StateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One keyed state in one subtask, as of a moment ago."""
+
+    vertex: VertexId
+    subtask: SubtaskIndex
+    operator_id: OperatorId
+    state: str
+    kind: str  # as `storage.handles.KeyedStateInfo`, likewise the next
+    per_window: bool
+    type: str  # as declared; "": not declared
+    key_types: tuple[str, ...]  # what some keys are
+    entries: int
+    exact: bool  # the number of entries is; the bytes never are
+    bytes: int
 
 
 # ---------------------------------------------------------------- slot -> JobManager
@@ -87,6 +135,7 @@ class SlotHeartbeat(Message, frozen=True):
     metrics: tuple[MetricReport, ...] = ()
     accumulators: bytes = b""  # `common.accumulators.dump`, as of a moment ago; b"" when they are too large for this
     sent_ms: float = 0.0  # by the worker's own clock, which nobody else reads
+    states: tuple[StateReport, ...] = ()
 
 
 class TaskEndOfData(Message, frozen=True):
@@ -174,6 +223,15 @@ class CollectChunk(Message, frozen=True):
     payload: bytes
 
 
+class StateRead(Message, frozen=True):
+    """The answer to ReadState."""
+
+    slot: SlotIndex
+    request_id: int
+    results: tuple[StateResult, ...]  # one for each lookup, in their order
+    took_ms: float  # of the mailbox thread
+
+
 # ---------------------------------------------------------------- JobManager -> slot
 
 
@@ -242,6 +300,13 @@ class AssignSplits(Message, frozen=True):
     complete: bool  # no more will come
 
 
+class ReadState(Message, frozen=True):
+    """Look at state between two slices of work, and answer StateRead. Whatever is asked, the attempt goes on."""
+
+    request_id: int
+    lookups: tuple[StateLookup, ...]
+
+
 class MasterHeartbeat(Message, frozen=True):
     """With high availability the driver leads for `valid_ms` from the moment at which it sent this at the latest, and
     that was after `heard_ms`: a worker that hears nothing newer leaves by then. So its clock is all it needs."""
@@ -264,6 +329,7 @@ SlotToMaster = (
     | DeclineCheckpoint
     | WantCheckpoint
     | CollectChunk
+    | StateRead
 )
 MasterToSlot = (
     Deploy
@@ -277,5 +343,6 @@ MasterToSlot = (
     | CollectAck
     | WatermarkLimits
     | AssignSplits
+    | ReadState
     | MasterHeartbeat
 )

@@ -258,14 +258,14 @@ class HeapReducingState(ReducingState[Any]):
 class HeapAggregatingState(AggregatingState[Any, Any]):
     """Keeps the accumulator of the AggregateFunction."""
 
-    __slots__ = ("_base", "_cursor", "_delta", "_function")
+    __slots__ = ("_base", "_cursor", "_delta", "function")
 
     _delta: dict[Any, Any]
     _base: dict[Any, Any]
 
     def __init__(self, cursor: Cursor, function: AggregateFunction) -> None:
         self._cursor = cursor
-        self._function = function
+        self.function = function
 
     def rebind(self, delta: dict[Any, Any], base: dict[Any, Any]) -> None:
         self._delta, self._base = delta, base
@@ -275,7 +275,7 @@ class HeapAggregatingState(AggregatingState[Any, Any]):
         accumulator = self._delta.get(key, _MISSING)
         if accumulator is _MISSING:
             accumulator = self._base.get(key)
-        return None if accumulator is None else self._function.get_result(accumulator)
+        return None if accumulator is None else self.function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
         key = self._cursor.current_key
@@ -283,8 +283,8 @@ class HeapAggregatingState(AggregatingState[Any, Any]):
         if accumulator is _MISSING:
             accumulator = self._base.get(key)
         if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        accumulator = self._function.add(value, accumulator)
+            accumulator = self.function.create_accumulator()
+        accumulator = self.function.add(value, accumulator)
         if accumulator is None:
             self.clear()
         else:

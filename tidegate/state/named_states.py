@@ -14,11 +14,14 @@ from typing import Any, Protocol
 from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.common.type_schema import LIST, MAP, UNDECLARED, TypeSchema, schema_of
 from tidegate.contracts.state import AggregatingStateDescriptor, MapStateDescriptor, StateDescriptor
+from tidegate.state import serialization
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.evolution import StateSchemaError, migration
+from tidegate.state.figures import StateFigures
 from tidegate.state.key_groups import stable_hash
-from tidegate.state.keyed_states import Cursor, NamespaceCursor
-from tidegate.state.ttl import TtlState, make_ttl_state
+from tidegate.state.keyed_states import Cursor, HeapAggregatingState, NamespaceCursor
+from tidegate.state.reading import ReadableTable, ReadRules
+from tidegate.state.ttl import TtlAggregatingState, TtlState, make_ttl_state
 from tidegate.state.ttl_cleanup import Sweep, make_sweep
 from tidegate.storage.handles import KeyedStateInfo
 
@@ -168,6 +171,29 @@ class NamedStates(KeyedStateBackend):
         live: Iterator[Any] = table.live_keys()
         return live
 
+    # ------------------------------------------------------------ seen from outside (`state.reading`)
+
+    def readable(self, name: str) -> ReadableTable | None:
+        """The table of a state, to look at between two batches; None: there is none of that name."""
+        found: ReadableTable | None = self._tables.get(name)
+        return found
+
+    def names(self) -> list[str]:
+        return list(self._tables)
+
+    def read_rules(self, name: str) -> ReadRules:
+        """What has to be known of a state to show what its operator would see. What an aggregating state shows is made
+        of a copy of its accumulator."""
+        state = self._states.get(name)
+        ttl_ms = state.ttl_ms if isinstance(state, TtlState) else None
+        function = state.function if isinstance(state, HeapAggregatingState | TtlAggregatingState) else None
+        result = None if function is None else lambda accumulator: function.get_result(_copied(accumulator))
+        return ReadRules(ttl_ms, self._clock(), result)
+
+    @abc.abstractmethod
+    def figures(self) -> dict[str, StateFigures]:
+        """How large each state is, by its name."""
+
     def end_of_batch(self) -> None:
         for sweep in self._sweeps:
             sweep.run()
@@ -216,6 +242,10 @@ def entry_schema(descriptor: StateDescriptor) -> TypeSchema:
     if descriptor.kind == "list" and declared != UNDECLARED:
         return TypeSchema(kind=LIST, parts=(declared,))
     return declared
+
+
+def _copied(value: Any) -> Any:
+    return serialization.unpickle(serialization.dumps(value))
 
 
 def _kind(info: KeyedStateInfo) -> str:

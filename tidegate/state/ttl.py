@@ -36,7 +36,7 @@ class TtlState:
 
     def __init__(self, inner: Any, config: StateTtlConfig, clock: Callable[[], float]) -> None:
         self._inner = inner
-        self._ttl_ms = config.ttl_ms
+        self.ttl_ms = config.ttl_ms
         self._clock = clock
         self._touches_on_read = config.get_update_type() is StateTtlConfig.UpdateType.OnReadAndWrite
         visibility = config.get_state_visibility()
@@ -48,7 +48,7 @@ class TtlState:
         self._inner.clear()
 
     def _expired(self, pair: Pair) -> bool:
-        return pair[1] + self._ttl_ms <= self._clock()
+        return pair[1] + self.ttl_ms <= self._clock()
 
     def _now(self) -> int:
         return int(self._clock())
@@ -108,17 +108,17 @@ class TtlAggregatingState(_TtlSingle, AggregatingState[Any, Any]):
         self, inner: Any, config: StateTtlConfig, clock: Callable[[], float], function: AggregateFunction
     ) -> None:
         super().__init__(inner, config, clock)
-        self._function = function
+        self.function = function
 
     def get(self) -> Any:
         accumulator = self._read()
-        return None if accumulator is None else self._function.get_result(accumulator)
+        return None if accumulator is None else self.function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
         accumulator = self._unexpired()
         if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        self._write(self._function.add(value, accumulator))
+            accumulator = self.function.create_accumulator()
+        self._write(self.function.add(value, accumulator))
 
 
 class TtlListState(TtlState, ListState[Any]):

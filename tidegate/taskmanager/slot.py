@@ -28,10 +28,12 @@ from tidegate.protocol.messages import (
     Leave,
     MasterHeartbeat,
     MasterToSlot,
+    ReadState,
     SlotFinished,
     SlotReady,
     SourceSplits,
     Start,
+    StateRead,
     WatermarkLimits,
     WatermarkReport,
 )
@@ -43,6 +45,7 @@ from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.slot_builder import SlotBuilder, SlotChannels
 from tidegate.taskmanager.slot_host import SlotHost
+from tidegate.taskmanager.state_reads import StateReads
 from tidegate.taskmanager.task import Task
 from tidegate.taskmanager.task_figures import TaskFigures
 from tidegate.taskmanager.time_limit import TimeLimit
@@ -67,6 +70,7 @@ class SlotRuntime:
         self.limit = limit or TimeLimit()
         self.channels = SlotChannels()
         self.report = UserReport(plan.settings.heartbeat_interval_ms / 2)
+        self.state_reads = StateReads(attempt, host.clock)
         self._alignment = SourceAlignment([])
         self._started = False
         self._finishing = False
@@ -90,6 +94,7 @@ class SlotRuntime:
         for task in self.tasks:
             self.report.watch(task.vertex.vertex_id, [operator.context for operator in task.chain.operators])
         self._report_restored_splits()
+        self.state_reads.watch(self.tasks)
         self._host.send_to_master(SlotReady(attempt=self._attempt, slot=self._slot))
 
     def _report_restored_splits(self) -> None:
@@ -113,9 +118,21 @@ class SlotRuntime:
             now = self._host.clock.now_ms()
             for task in self.tasks:
                 task.on_model_message(message, now)
+        elif isinstance(message, ReadState):
+            self._read_state(message)
+            return
         else:
             self._on_own_message(message)
         self._pump_all()
+
+    def _read_state(self, message: ReadState) -> None:
+        began = self._host.clock.now_ms()
+        results = self.state_reads.answer(message.lookups)
+        took = self._host.clock.now_ms() - began
+        answer = StateRead(
+            attempt=self._attempt, slot=self._slot, request_id=message.request_id, results=results, took_ms=took
+        )
+        self._host.send_to_master(answer)
 
     def _on_own_message(self, message: SlotMessage) -> None:
         match message:
@@ -205,6 +222,7 @@ class SlotRuntime:
         if watermarks is not None:
             self._host.send_to_master(WatermarkReport(attempt=self._attempt, slot=self._slot, watermarks=watermarks))
         self.report.refresh_if_due(now)
+        self.state_reads.report_if_due(now)
         if self._finishing and not self.finished and all(t.chain.committed for t in self.tasks):
             self._close_after_finish()
             worked = True

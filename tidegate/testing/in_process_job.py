@@ -36,9 +36,13 @@ from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.job_graph import JobGraph
 from tidegate.graph.splits import make_splits
 from tidegate.jobmanager.carrier import InstructionCarrier
+from tidegate.jobmanager.committed_state import CommittedState
 from tidegate.jobmanager.discovery_work import DiscoveryWork
+from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
+from tidegate.jobmanager.live_state import LiveStates, StateHandle
 from tidegate.jobmanager.preparation import PreparedJob, prepare_job
 from tidegate.jobmanager.runtime import Submission
+from tidegate.jobmanager.state_queries import StateQueries
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.codec import decode_from_master, encode
 from tidegate.protocol.instructions import (
@@ -55,6 +59,7 @@ from tidegate.protocol.instructions import (
     Log,
     RecordSnapshot,
     Send,
+    StateReadDone,
     StatusChanged,
     SubmitGang,
     WriteMetadata,
@@ -109,6 +114,12 @@ class InProcessJob(InstructionCarrier):
         self._exited: set[AttemptNumber] = set()
         self._loss: str | None = None  # how the current gang was lost
         self._requests = 0
+        publisher = JobPublisher(self.graph, "STREAMING", self.graph.num_slots, self.clock.now, configuration)
+        self._published = MasterPublisher(publisher, self.graph, self.master)
+        self._queries = StateQueries(self.master, self._serve)
+        source = self.prepared.storage.worker_storage().source
+        committed = CommittedState(lambda: self.master.fault_tolerance.restore_point(), source)
+        self._states = LiveStates(self.prepared.graph, publisher, self._queries, committed)
 
     @staticmethod
     def collecting(stream: DataStream, faults: Sequence[Fault] = ()) -> InProcessJob:
@@ -125,6 +136,7 @@ class InProcessJob(InstructionCarrier):
             if slot.runtime is not None:
                 slot.runtime.close()
         self._discovery.close()
+        self._states.close()
         self.prepared.discard()
 
     # ------------------------------------------------------------ running
@@ -133,9 +145,7 @@ class InProcessJob(InstructionCarrier):
         for _ in range(rounds):
             moved = bool(self.to_master)
             while self.to_master and self.ended is None:
-                message = self.to_master.popleft()
-                self.received.append(message)
-                self.carry_out(self.master.on_message(cast(SlotToMaster, message), self.clock.now))
+                self._take_message()
             for slot in self.slots:
                 moved = slot.step() or moved
             moved = self._strike() or moved
@@ -143,6 +153,11 @@ class InProcessJob(InstructionCarrier):
             if not moved and not self.to_master:
                 return self
         return self
+
+    def _take_message(self) -> None:
+        message = self.to_master.popleft()
+        self.received.append(message)
+        self.carry_out(self.master.on_message(cast(SlotToMaster, message), self.clock.now))
 
     def step(self, rounds: int = 1) -> InProcessJob:
         """A few rounds only, to look at the job in the middle of its work."""
@@ -215,6 +230,17 @@ class InProcessJob(InstructionCarrier):
     def answer(self, request_id: int = 1) -> CheckpointRequestDone | None:
         """To a request, when it is there."""
         return next((d for d in self.of(CheckpointRequestDone) if d.request_id == request_id), None)
+
+    def get_state(self, operator: str, state: str) -> StateHandle:
+        """As `JobClient.get_state`: a keyed state, to look keys up in."""
+        self._published.publish(self.clock.now)
+        return self._states.handle(operator, state)
+
+    def _serve(self, event: Callable[[float], list[Instruction]]) -> None:
+        """Somebody looks at state: the slots answer at once, and nothing else moves."""
+        self.do(event)
+        while self.to_master and self.ended is None:
+            self._take_message()
 
     def failed(self, error: Exception) -> None:
         """For the slots."""
@@ -334,8 +360,11 @@ class InProcessJob(InstructionCarrier):
         answer = self.master.on_splits_discovered
         self.carry_out(answer(instruction.attempt, instruction.operator_id, found, self.clock.now))
 
+    def state_read_done(self, instruction: StateReadDone) -> None:
+        self._queries.done(instruction, self.clock.now)
+
     def status_changed(self, instruction: StatusChanged) -> None:
-        """Among `instructions`."""
+        self._queries.status_changed(instruction.status)
 
     def job_ended(self, instruction: JobEnded) -> None:
         self.ended = instruction

@@ -89,8 +89,14 @@ class InProcessSlot:
     def heartbeat(self) -> SlotHeartbeat:
         if self.runtime is None:
             return SlotHeartbeat(attempt=self.attempt, slot=self.slot)
-        metrics, accumulators = self.runtime.metrics, self.runtime.report.accumulators
-        return SlotHeartbeat(attempt=self.attempt, slot=self.slot, metrics=metrics, accumulators=accumulators)
+        runtime = self.runtime
+        return SlotHeartbeat(
+            attempt=self.attempt,
+            slot=self.slot,
+            metrics=runtime.metrics,
+            accumulators=runtime.report.accumulators,
+            states=runtime.state_reads.reports,
+        )
 
     def post(self, mail: Callable[[], None]) -> None:
         self._async.append((lambda: None, lambda result, error: mail()))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web import remote
 from tidegate.web.history import History
 from tidegate.web.jobs import no_such_job
+from tidegate.web.live_state import StateQuestion, path_of
 from tidegate.web.registry import JobRecord, running_jobs
 
 
@@ -52,6 +55,9 @@ class AllJobs:
     def stop(self, job_id: str, drain: bool, directory: str | None) -> str:
         arguments = {"directory": directory, "drain": drain}
         return str(remote.call(self._running(job_id), "POST", "/stop", arguments)["path"])
+
+    def read_state(self, job_id: str, operator: str, state: str, question: StateQuestion) -> dict[str, Any]:
+        return remote.call(self._running(job_id), "GET", path_of(operator, state, question))
 
     def cancel(self, job_id: str) -> str:
         return str(remote.call(self._running(job_id), "POST", "/cancel", {})["status"])

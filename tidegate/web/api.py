@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.resources
 import logging
+import math
 import re
 import threading
 import time
@@ -16,14 +17,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
-from tidegate.common.errors import TidegateError
-from tidegate.web import documents
+from tidegate.common.errors import (
+    ConfigurationError,
+    StateHiddenError,
+    StateNotReadableError,
+    TidegateError,
+    UnknownStateError,
+    WrongKeyError,
+)
+from tidegate.web import documents, live_state
 from tidegate.web.access import CSRF_HEADER, Access, Gate
 from tidegate.web.jobs import Jobs, NotThereError
 from tidegate.web.openapi import Route, describe
+from tidegate.web.remote import RemoteJobError
 
 log = logging.getLogger("tidegate.rest")
 
@@ -33,13 +43,31 @@ _SCRIPT = "text/javascript; charset=utf-8"
 _STATIC = {  # the page: path -> file, content type
     "/": ("index.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
-    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("app", "dom", "graph", "metrics", "views")},
+    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("app", "dom", "graph", "metrics", "state", "views")},
 }
 _SESSIONS = (("POST", "/v1/login"), ("POST", "/v1/logout"))
 JSON = "application/json"
 
 _DIRECTORY = {"type": ["string", "null"], "description": "The folder that gets the savepoint; else the job's setting."}
 _DRAIN = {"type": "boolean", "description": "Bring event time to its end first."}
+_STATE_QUERY = {
+    "key": {
+        "schema": {"type": "array", "items": {"type": "string"}},
+        "description": "A key, as JSON or, where keys are strings, as text; repeat it for several. Without: a scan.",
+    },
+    "level": {
+        "schema": {"type": "string", "enum": ["live", "committed"], "default": "live"},
+        "description": "live: what the operator would see now. committed: as of the last completed checkpoint.",
+    },
+    "window": {
+        "schema": {"type": "string"},
+        "description": "Of a state per window: one window, as JSON: [0, 1000].",
+    },
+    "limit": {
+        "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+        "description": "Of a scan: how many entries.",
+    },
+}
 
 ROUTES = (
     Route("GET", "/v1/jobs", "jobs", "All jobs, with status, duration, restarts, last checkpoint and rates."),
@@ -53,6 +81,14 @@ ROUTES = (
         "/v1/jobs/{job}/checkpoints/{checkpoint}",
         "checkpoint",
         "One checkpoint by vertex and subtask, with those that did not answer.",
+    ),
+    Route("GET", "/v1/jobs/{job}/state", "states", "The keyed states, with their kinds and sizes."),
+    Route(
+        "GET",
+        "/v1/jobs/{job}/state/{operator}/{state}",
+        "state",
+        "What some keys have in a state, or some of its entries; each with the checkpoint or watermark it belongs to.",
+        query=_STATE_QUERY,
     ),
     Route("GET", "/v1/jobs/{job}/exceptions", "exceptions", "Failures: cause, traceback, verdict, downtime, catch-up."),
     Route("GET", "/v1/jobs/{job}/metrics", "metrics", "Every metric with its type."),
@@ -113,19 +149,27 @@ class Api:
             return problem(403, f"this needs the full token, and from a browser the header {CSRF_HEADER}")
         return None
 
-    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """To a request that was admitted."""
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes, query: str = "") -> Answer:
+        """To a request that was admitted. `query`: what stands behind the `?` of its address."""
         try:
-            return self._dispatch(method, path, headers, body)
-        except NotThereError as error:
+            return self._dispatch(method, path, headers, body, query)
+        except StateNotReadableError as error:
+            return as_json(409, {"error": str(error)}, {"Retry-After": str(math.ceil(error.retry_after_s))})
+        except (NotThereError, UnknownStateError) as error:
             return problem(404, str(error))
+        except WrongKeyError as error:
+            return problem(400, str(error))
+        except StateHiddenError as error:
+            return problem(403, str(error))
+        except RemoteJobError as error:
+            return problem(error.status or 409, str(error))
         except TidegateError as error:
             return problem(409, str(error))
         except Exception as error:
             log.exception("%s %s failed", method, path)
             return problem(500, f"{type(error).__name__}: {error}")
 
-    def _dispatch(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _dispatch(self, method: str, path: str, headers: Mapping[str, str], body: bytes, query: str) -> Answer:
         try:
             arguments = msgspec.json.decode(body) if body else {}
         except (ValueError, RecursionError):
@@ -147,6 +191,8 @@ class Api:
         for pattern, route in _PATTERNS:
             found = pattern.fullmatch(path)
             if found is not None and route.method == method:
+                if route.name == "state":
+                    return self._state(found.groupdict(), query)
                 return self._call(route, found.groupdict(), arguments)
             if found is not None:
                 others.add(route.method)
@@ -164,6 +210,19 @@ class Api:
         if access is Access.NONE:
             return problem(401, "this is not the token of this port")
         return as_json(200, {"access": access.name.lower()}, {"Set-Cookie": cookie})
+
+    def _state(self, parts: dict[str, str], query: str) -> Answer:
+        try:
+            operator, state = (unquote(parts[name], errors="strict") for name in ("operator", "state"))
+            question = live_state.StateQuestion.parse(query)
+        except ConfigurationError as error:
+            return problem(400, str(error))
+        except UnicodeDecodeError:
+            return problem(400, "the address is not UTF-8")
+        try:
+            return as_json(200, self._jobs.read_state(parts["job"], operator, state, question))
+        except ConfigurationError as error:
+            return problem(400, str(error))
 
     def _call(self, route: Route, parts: dict[str, str], arguments: dict[str, Any]) -> Answer:
         jobs, now = self._jobs, time.time() * 1000
@@ -206,6 +265,7 @@ class Api:
             "checkpoint": lambda: documents.checkpoint(view, numbers["checkpoint"]),
             "exceptions": lambda: documents.exceptions(view),
             "metrics": lambda: documents.metrics(view),
+            "states": lambda: live_state.states(view),
             "config": lambda: documents.configuration(view),
         }
         return as_json(200, documents_by_name[route.name]())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from tidegate.jobmanager.job_view import JobView
 from tidegate.jobmanager.published_client import PublishedJobClient
+from tidegate.web import live_state
 from tidegate.web.history import History
 from tidegate.web.job_port import JobPort
 from tidegate.web.jobs import no_such_job
+from tidegate.web.live_state import StateQuestion
 from tidegate.web.otel import OtelPush, OtelSettings
 from tidegate.web.rest_settings import RestSettings
 
@@ -74,6 +77,10 @@ class ClientJobs:
     def stop(self, job_id: str, drain: bool, directory: str | None) -> str:
         self.view(job_id)
         return self._client.stop_with_savepoint(drain, directory).result()
+
+    def read_state(self, job_id: str, operator: str, state: str, question: StateQuestion) -> dict[str, Any]:
+        self.view(job_id)
+        return live_state.answer(self._client.get_state(operator, state), question)
 
     def cancel(self, job_id: str) -> str:
         self.view(job_id)

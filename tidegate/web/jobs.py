@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
+from tidegate.web.live_state import StateQuestion
 
 
 class NotThereError(TidegateError):
@@ -27,6 +28,9 @@ class Jobs(Protocol):
 
     def stop(self, job_id: str, drain: bool, directory: str | None) -> str:
         """The path of the savepoint, once the job has ended."""
+
+    def read_state(self, job_id: str, operator: str, state: str, question: StateQuestion) -> dict[str, Any]:
+        """What `live_state.answer` says. Raises ConfigurationError for a wrong question."""
 
     def cancel(self, job_id: str) -> str:
         """The job's status, once it has ended."""

@@ -18,11 +18,14 @@ class Route:
     summary: str
     body: dict[str, Any] = field(default_factory=dict)  # the fields that its JSON may have, all optional, as schemas
     content_type: str = "application/json"  # of the answer
+    query: dict[str, Any] = field(default_factory=dict)  # what may stand behind the `?`, all optional, as schemas
 
 
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "job": {"schema": {"type": "string"}, "description": "The job's id."},
     "vertex": {"schema": {"type": "integer", "minimum": 0}, "description": "Number of a vertex of the job."},
+    "operator": {"schema": {"type": "string"}, "description": "uid, name or id of an operator with keyed state."},
+    "state": {"schema": {"type": "string"}, "description": "Name of a state; `window-contents` for that of windows."},
     "checkpoint": {"schema": {"type": "integer", "minimum": 1}, "description": "Number of a checkpoint."},
 }
 _ERRORS = {
@@ -45,7 +48,8 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
             "parameters": [
                 {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
                 for name in re.findall(r"\{(\w+)\}", route.path)
-            ],
+            ]
+            + [{"name": name, "in": "query", "required": False, **what} for name, what in route.query.items()],
             "responses": {
                 "200": {"description": "Done.", "content": {route.content_type: {"schema": _schema(route)}}},
                 **{code: _error(text) for code, text in _ERRORS.items()},

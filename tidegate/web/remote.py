@@ -17,7 +17,11 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class RemoteJobError(TidegateError):
-    """The job does not answer, or refuses."""
+    """The job does not answer, or refuses. `status`: of its answer, 0 without one."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 def call(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def _ask(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | Non
     finally:
         connection.close()
     if refusal:
-        raise RemoteJobError(f"{_name(job)}: {refusal}")
+        raise RemoteJobError(f"{_name(job)}: {refusal}", response.status)
     return answer
 
 

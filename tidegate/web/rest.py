@@ -131,24 +131,26 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_QUERY = _serve_another
 
         def _serve(self, method: str) -> None:
-            path = self.path.partition("?")[0]
+            path, _, query = self.path.partition("?")
             refusal = server.api.admit(method, path, self.headers)  # type: ignore[arg-type]
             with contextlib.suppress(OSError):  # the caller has gone
                 if refusal is not None:
                     self._send(refusal)
                     return
                 if server.api.is_public(method, path):  # takes no place from those who have a token
-                    self._send(self._answer(method, path))
+                    self._send(self._answer(method, path, query))
                     return
                 self.server.admitted(self.connection)
                 with server.under_way() as admitted:
-                    answer = self._answer(method, path) if admitted else problem(503, "too many calls: try again")
+                    answer = (
+                        self._answer(method, path, query) if admitted else problem(503, "too many calls: try again")
+                    )
                     if answer.stream is None:
                         self._send(answer)
                 if answer.stream is not None:
                     self._send_stream(answer, answer.stream)
 
-        def _answer(self, method: str, path: str) -> Answer:
+        def _answer(self, method: str, path: str, query: str) -> Answer:
             length = self.headers.get("Content-Length", "0")
             if not (length.isascii() and length.isdigit()) or len(length) > 9 or int(length) > _MAX_BODY:
                 return problem(400, f"the body may have at most {_MAX_BODY} bytes")
@@ -156,7 +158,7 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
             if len(body) < int(length):
                 return problem(400, "the body is shorter than it was said to be")
             self.server.received(self.connection)
-            return server.api.answer(method, path, self.headers, body)  # type: ignore[arg-type]
+            return server.api.answer(method, path, self.headers, body, query)  # type: ignore[arg-type]
 
         def _send(self, answer: Answer) -> None:
             self._send_head(answer)

@@ -39,6 +39,7 @@ from tidegate.protocol.instructions import (
     Log,
     RecordSnapshot,
     Send,
+    StateReadDone,
     StatusChanged,
     SubmitGang,
     WriteMetadata,
@@ -226,6 +227,9 @@ class World(InstructionCarrier):
 
     def discover_splits(self, instruction: DiscoverSplits) -> None:
         raise AssertionError(f"no source has an enumerator: {instruction}")
+
+    def state_read_done(self, instruction: StateReadDone) -> None:
+        """Nobody looks at state here."""
 
     def status_changed(self, instruction: StatusChanged) -> None:
         before = self.statuses[-1] if self.statuses else JobStatus.CREATED

@@ -2,8 +2,9 @@
 
     spark.read.format("tidegate-state").option("operator", uid).option("state", name).load(path)
 
-Without the two options it lists the states. Spark makes the objects here in Python processes of its own, first to ask
-for the schema and the partitions, then to read them.
+Without the two options it lists the states; with the option `job` it reads the last checkpoint of a running job. Spark
+makes the objects here in Python processes of its own, first to ask for the schema and the partitions, then to read
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LISTING = (
     "time_to_live boolean, entries long, bytes long, backend string, parallelism int, max_parallelism int"
 )
 _ROWS, _BYTES = 131_072, 8 << 20  # of a batch that goes to Spark
-_OPTIONS = ("path", "operator", "state", "numPartitions", "ttl", "asOf")
+_OPTIONS = ("path", "job", "operator", "state", "numPartitions", "ttl", "asOf")
 _STORAGE_OPTIONS = ("endpoint_override", "region", "scheme", "anonymous", "access_key", "secret_key", "session_token")
 
 
@@ -67,9 +68,18 @@ class StateDataSource(DataSource):
 
     @property
     def _path(self) -> str:
-        path = self.options.get("path")
+        path, job = self.options.get("path"), self.options.get("job")
+        if path and job:
+            raise ConfigurationError(f"{FORMAT}: a path or the option job says what is read, not both")
+        if job:
+            from tidegate.spark.state_tables.running_job import checkpoints_of
+
+            return checkpoints_of(job)
         if not path:
-            raise ConfigurationError(f'{FORMAT}: there is no path; give that of a snapshot to load("...")')
+            raise ConfigurationError(
+                f'{FORMAT}: there is no path; give that of a snapshot to load("..."), or a running job with the option '
+                "job"
+            )
         return str(path)
 
     @property

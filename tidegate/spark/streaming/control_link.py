@@ -31,6 +31,7 @@ from tidegate.protocol.messages import (
     MasterToSlot,
     Message,
     SlotHeartbeat,
+    StateReport,
     TaskFailed,
 )
 from tidegate.spark.streaming.printing import PRINTED
@@ -64,6 +65,7 @@ class ControlLink(threading.Thread):
         metrics: Callable[[], tuple[MetricReport, ...]],
         accumulators: Callable[[], bytes] = bytes,
         lease_ms: float | None = None,
+        states: Callable[[], tuple[StateReport, ...]] = tuple,
     ) -> None:
         """`lease_ms`: with high availability, how long the driver leads at most without saying so again."""
         super().__init__(name="tidegate-control", daemon=True)
@@ -84,6 +86,8 @@ class ControlLink(threading.Thread):
         self._printed = printed
         self._metrics = metrics
         self._accumulators = accumulators
+        self._states = states
+        self._reported: tuple[StateReport, ...] = ()  # sent again only when they are others
         self._outgoing: deque[Message | bytes] = deque()  # bytes: text that is to be printed
         self._waker = Waker()
         self._stopping = False
@@ -132,16 +136,7 @@ class ControlLink(threading.Thread):
         while not self._stopping:
             now = self._clock.now_ms()
             if now >= next_heartbeat:
-                metrics, accumulators = self._metrics(), self._accumulators()
-                self.send(
-                    SlotHeartbeat(
-                        attempt=self._attempt,
-                        slot=self._slot,
-                        metrics=metrics,
-                        accumulators=accumulators,
-                        sent_ms=now if self._led_until < math.inf else 0.0,
-                    )
-                )
+                self.send(self._heartbeat(now))
                 next_heartbeat = now + self._interval
             self._flush()
             events = dict(poller.poll(max(0, math.ceil(min(next_heartbeat, self._led_until) - now))))
@@ -160,6 +155,18 @@ class ControlLink(threading.Thread):
             if self._clock.now_ms() - heard > self._timeout:
                 self._lost(f"the driver has not answered for {self._timeout / 1000:.0f} s")
                 break
+
+    def _heartbeat(self, now_ms: float) -> SlotHeartbeat:
+        states = self._states()
+        news, self._reported = () if states is self._reported else states, states
+        return SlotHeartbeat(
+            attempt=self._attempt,
+            slot=self._slot,
+            metrics=self._metrics(),
+            accumulators=self._accumulators(),
+            states=news,
+            sent_ms=now_ms if self._led_until < math.inf else 0.0,
+        )
 
     def _receive(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from typing import Any
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.ids import OperatorId, SubtaskIndex
 from tidegate.jobmanager.job_publisher import JobPublisher
+from tidegate.jobmanager.live_state import LiveStates
 from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.protocol.instructions import DeliverResults, JobEnded
 from tidegate.spark.streaming.savepoint_requests import SavepointRequests
@@ -26,8 +27,9 @@ class SparkJobClient(PublishedJobClient):
         savepoints: SavepointRequests,
         cancel: Callable[[], None],
         results_taken: Callable[[OperatorId, SubtaskIndex, int], None],
+        states: LiveStates | None = None,
     ) -> None:
-        super().__init__(publisher, cancel)
+        super().__init__(publisher, cancel, states)
         self._savepoints = savepoints
         self._results_taken = results_taken
         # Bounded by the sink: it waits for `results_taken` before it sends more than a few dozen chunks per subtask.

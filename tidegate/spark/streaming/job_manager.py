@@ -19,14 +19,17 @@ from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.carrier import InstructionCarrier
+from tidegate.jobmanager.committed_state import CommittedState
 from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.leadership.fence import without_effect
 from tidegate.jobmanager.leadership.job_record import SnapshotPointer
 from tidegate.jobmanager.leadership.record_claim import CheckpointCompleted, SavepointCompleted
+from tidegate.jobmanager.live_state import LiveStates
 from tidegate.jobmanager.preparation import PreparedJob
 from tidegate.jobmanager.running_jobs import add_running_job
+from tidegate.jobmanager.state_queries import StateQueries
 from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.network.zmq_transport import JobKeys, authenticate, new_context
 from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_slot, encode
@@ -45,6 +48,7 @@ from tidegate.protocol.instructions import (
     Recording,
     RecordSnapshot,
     Send,
+    StateReadDone,
     StatusChanged,
     SubmitGang,
     WriteMetadata,
@@ -119,6 +123,9 @@ class JobManager(InstructionCarrier):
             self._post,
             lambda work: self._storage_work.look("looking for a place for a savepoint", work),
         )
+        workers_storage = job.storage.worker_storage()
+        self._queries = StateQueries(master, self._post)
+        self._committed = CommittedState(lambda: publisher.committed, workers_storage.source)
         self.client = SparkJobClient(
             publisher,
             self._savepoints,
@@ -126,6 +133,7 @@ class JobManager(InstructionCarrier):
             results_taken=lambda op, subtask, seq: self._post(
                 lambda now: master.on_results_taken(op, subtask, seq, now)
             ),
+            states=LiveStates(job.graph, publisher, self._queries, self._committed),
         )
 
         configured = job.configuration
@@ -245,6 +253,8 @@ class JobManager(InstructionCarrier):
             self._context.destroy(linger=500)
             self._waker.close()
             self._savepoints.job_over(self._master.status.name)
+            self._queries.job_over(self._master.status.name)
+            self._committed.close()
             self._port.close()
             if self._ended is not None:
                 self.client.ended(self._ended)
@@ -256,7 +266,8 @@ class JobManager(InstructionCarrier):
         while self._ended is None:
             self._step_down_if_deposed()
             now = self._clock.now_ms()
-            due = [d for d in (self._master.next_deadline(), self._published.next_deadline()) if d is not None]
+            deadlines = (self._master.next_deadline(), self._published.next_deadline(), self._queries.next_deadline())
+            due = [deadline for deadline in deadlines if deadline is not None]
             wait = min([_MAX_WAIT_MS, *[max(0.0, deadline - now) for deadline in due]])
             if self._leadership is not None and not self._deposed:
                 wait = min(wait, self._leadership.valid_ms())
@@ -271,6 +282,9 @@ class JobManager(InstructionCarrier):
             deadline = self._master.next_deadline()
             if deadline is not None and deadline <= now:
                 self.carry_out(self._master.on_tick(now))
+            asking = self._queries.next_deadline()
+            if asking is not None and asking <= now:
+                self.carry_out(self._queries.on_tick(now))
             self._published.publish_if_due(now)
             self._storage_work.warn_of_hanging()
             if self._slot_wait is not None:
@@ -382,7 +396,11 @@ class JobManager(InstructionCarrier):
             lambda found: self._post(lambda now: self._master.on_splits_discovered(attempt, operator_id, found, now)),
         )
 
+    def state_read_done(self, instruction: StateReadDone) -> None:
+        self._queries.done(instruction, self._clock.now_ms())
+
     def status_changed(self, instruction: StatusChanged) -> None:
+        self._queries.status_changed(instruction.status)
         log.info("job %s (%s) is %s", self._job_name, self._job_id, instruction.status.name)
 
     def job_ended(self, instruction: JobEnded) -> None:

@@ -115,6 +115,7 @@ class SlotWorker:
             metrics=lambda: self._runtime.metrics if self._runtime is not None else (),
             accumulators=lambda: self._runtime.report.accumulators if self._runtime is not None else b"",
             lease_ms=launch.lease_ms,
+            states=lambda: self._runtime.state_reads.reports if self._runtime is not None else (),
         )
         self._printer = WorkerPrinter(self._control.send_printed)
         if launch.prints_on_driver:

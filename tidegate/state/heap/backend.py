@@ -22,6 +22,7 @@ from tidegate.common.type_schema import UNDECLARED
 from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
 from tidegate.state.entries import iterate_snapshot
 from tidegate.state.evolution import observed_schema
+from tidegate.state.figures import StateFigures, size_by_sample
 from tidegate.state.heap.increments import IncrementLedger
 from tidegate.state.heap.snapshot import BACKEND_NAME, HeapSnapshotWriter, chain_entries, freeze, read_snapshot
 from tidegate.state.heap.table import HeapTable
@@ -75,6 +76,13 @@ class HeapKeyedStateBackend(NamedStates):
         super()._add_sweep(table, state, ttl)
         if ttl.get_cleanup_strategies().in_full_snapshot():
             self._filtered[table.info.name] = lambda: _expired_by(self._clock() - ttl.ttl_ms)
+
+    def figures(self) -> dict[str, StateFigures]:
+        found = {}
+        for name, table in self._tables.items():
+            entries = table.count()
+            found[name] = StateFigures(entries=entries, exact=True, bytes=size_by_sample(table.live_items(), entries))
+        return found
 
     # ------------------------------------------------------------ snapshot and restore
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from tidegate.common.errors import check_internal
+from tidegate.state.reading import check_parts, check_scanned
 from tidegate.state.ttl_cleanup import KeyRounds, without_expired
 from tidegate.storage.handles import KeyedStateInfo
 
@@ -62,6 +63,30 @@ class HeapTable:
     def live_items(self) -> Iterator[tuple[Any, Any]]:
         for key in self.live_keys():
             yield key, self.get(key)
+
+    # ------------------------------------------------------------ seen from outside (`state.reading`)
+
+    def peek(self, entry: Any) -> Any:
+        value = self.get(entry)
+        if value is not None and self.info.kind in ("list", "map"):
+            check_parts(self.info, len(value))
+        return value
+
+    def peek_namespaces(self, key: Any) -> list[Any]:
+        """Entries are found by key and namespace together, so this looks at all of them."""
+        check_scanned(self.info, len(self.delta) + len(self.base))
+        return [namespace for found, namespace in self.live_keys() if found == key]
+
+    def peek_entries(self) -> Iterator[Any]:
+        return self.live_keys()
+
+    def count(self) -> int:
+        """How many entries there are. Looks at what has changed since the last snapshot."""
+        delta, base = self.delta, self.base
+        if not base or not delta:
+            return len(base) or len(delta)
+        gone = sum(value is None for value in delta.values())
+        return len(base) - gone + sum(key not in base for key in delta)
 
     def drop_expired(self, budget: int, expired: Callable[[Any], bool]) -> None:
         """See `named_states.Table`."""

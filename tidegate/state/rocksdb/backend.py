@@ -22,11 +22,13 @@ from tidegate.common.ids import CheckpointId
 from tidegate.common.type_schema import CLASS
 from tidegate.contracts.state import ReducingStateDescriptor, StateDescriptor
 from tidegate.state.entries import iterate_snapshot
+from tidegate.state.figures import StateFigures
 from tidegate.state.heap.snapshot import BACKEND_NAME as HEAP
 from tidegate.state.heap.snapshot import iterate_chunks
 from tidegate.state.keyed_states import Cursor
 from tidegate.state.named_states import Clock, NamedStates, aggregate_function, unknown_kind
 from tidegate.state.rocksdb.database import Database
+from tidegate.state.rocksdb.figures import database_figures
 from tidegate.state.rocksdb.frozen import Cut
 from tidegate.state.rocksdb.keys import GROUP, RANGE, EntryCodec
 from tidegate.state.rocksdb.lists import NUMBER, RocksListState
@@ -159,6 +161,9 @@ class RocksDBKeyedStateBackend(NamedStates):
         """Write everything to RocksDB."""
         for table in self._tables.values():
             table.flush()
+
+    def figures(self) -> dict[str, StateFigures]:
+        return database_figures(self._tables.values())
 
     # ------------------------------------------------------------ snapshot and restore
 

@@ -91,6 +91,12 @@ class Database:
         except Exception as error:
             raise self.failure("cannot be read", error) from error
 
+    def estimates(self) -> tuple[int, int]:
+        """About how many records there are, and how many bytes they take."""
+        count = self.raw.property_int_value("rocksdb.estimate-num-keys") or 0
+        size = self.raw.property_int_value("rocksdb.estimate-live-data-size") or 0
+        return count, size + (self.raw.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
+
     def sequence(self) -> int:
         """Grows with every record written, also across checkpoint and restore."""
         return self.raw.latest_sequence_number()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.contracts.state import ListState
 from tidegate.state.keyed_states import Cursor
+from tidegate.state.reading import check_parts
 from tidegate.state.rocksdb.frozen import Frozen
 from tidegate.state.rocksdb.keys import prefix_end
 from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
@@ -52,6 +53,29 @@ class ListTable(RocksTable):
             return self._stored(entry)[:]
         return change.new[:] if change.replaced else self._stored(entry) + change.new
 
+    def peek(self, entry: Any) -> list[Any]:
+        parts: list[list[Any]] = []  # newest first
+        for changes in (self.delta, self.frozen):
+            change = changes.get(entry)
+            if change is not None:
+                parts.append(change.new)
+                if change.replaced:
+                    break
+        else:
+            parts.append(self._peek_stored(entry))
+        check_parts(self.info, sum(map(len, parts)))
+        return list(chain.from_iterable(reversed(parts)))
+
+    def _peek_stored(self, entry: Any) -> list[Any]:
+        known: list[Any] = self.recent.look(entry)
+        if known is not MISSING:
+            return known
+        elements: list[Any] = []
+        for record in self._older_chunks(self.codec.encode(entry)):
+            elements += record_value(record)
+            check_parts(self.info, len(elements))
+        return elements
+
     def put(self, entry: Any, value: list[Any]) -> None:
         self.delta[entry] = ListChange(True, list(value))
         self.count(value, 1 + len(value) // 64)
@@ -83,12 +107,9 @@ class ListTable(RocksTable):
 
     def _read(self, entry: Any) -> list[Any]:
         """The list in RocksDB, without what is frozen, which may or may not be there by now."""
-        prefix = self.codec.encode(entry)
         elements: list[Any] = []
         size = chunks = 0
-        for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
-            if self.frozen and NUMBER.unpack_from(record_key, len(record_key) - NUMBER.size)[0] > self._frozen_at:
-                continue
+        for record in self._older_chunks(self.codec.encode(entry)):
             elements += record_value(record)
             size += len(record)
             chunks += 1
@@ -97,6 +118,12 @@ class ListTable(RocksTable):
             self.delta[entry] = ListChange(True, elements[:])
             self.changes += 1
         return elements
+
+    def _older_chunks(self, prefix: bytes) -> Iterator[bytes]:
+        """The records of a list that are older than what is frozen."""
+        for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
+            if not self.frozen or NUMBER.unpack_from(record_key, len(record_key) - NUMBER.size)[0] <= self._frozen_at:
+                yield record
 
     def freeze(self, frozen: Frozen | None) -> None:
         self._frozen_at = self.database.sequence()

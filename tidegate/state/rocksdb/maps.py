@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.contracts.state import MapState
 from tidegate.state.keyed_states import Cursor
+from tidegate.state.reading import check_parts
 from tidegate.state.rocksdb.frozen import Frozen
 from tidegate.state.rocksdb.keys import decode_value, encode_value, prefix_end
 from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
@@ -49,6 +50,17 @@ class MapTable(RocksTable):
         if change is None:
             return dict(self._scan(entry))
         content = change.puts if change.cleared else {**dict(self._scan(entry)), **change.puts}
+        return {key: value for key, value in content.items() if value is not GONE}
+
+    def peek(self, entry: Any) -> dict[Any, Any]:
+        change = self._change(entry)
+        content: dict[Any, Any] = {}
+        if change is None or not change.cleared:
+            for key, value in self._scan(entry):
+                content[key] = value
+                check_parts(self.info, len(content))
+        content.update({} if change is None else change.puts)
+        check_parts(self.info, len(content))
         return {key: value for key, value in content.items() if value is not GONE}
 
     def _change(self, entry: Any) -> MapChange | None:

@@ -32,6 +32,11 @@ class RecentEntries(dict[Any, Any]):
                 self.remember(key, value, self._older_cost)
         return value
 
+    def look(self, key: Any) -> Any:
+        """As `find`, and leaves everything where it is."""
+        value = self.get(key, MISSING)
+        return self._older.get(key, MISSING) if value is MISSING else value
+
     def unknown(self, keys: list[Any], delta: dict[Any, Any], frozen: dict[Any, Any]) -> list[Any]:
         """The entries that are neither known here nor in one of the dicts."""
         older = self._older

@@ -22,9 +22,10 @@ import msgspec
 
 from tidegate.common.type_schema import UNDECLARED, TypeSchema
 from tidegate.state.evolution import observed_schema
+from tidegate.state.reading import check_parts, check_scanned
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.frozen import Frozen, immutable
-from tidegate.state.rocksdb.keys import EntryCodec, is_exact
+from tidegate.state.rocksdb.keys import RANGE, EntryCodec, is_exact, prefix_end
 from tidegate.state.rocksdb.recent import ENTRY_COST, RecentEntries
 from tidegate.state.rocksdb.records import encode_record, frame, framed_original
 from tidegate.state.rocksdb.resources import SlotResources
@@ -284,6 +285,62 @@ class RocksTable(abc.ABC):
     def live_keys(self) -> Iterator[Any]:
         for entry, _ in self.live_items():
             yield entry
+
+    # ------------------------------------------------------------ seen from outside (`state.reading`)
+
+    @abc.abstractmethod
+    def peek(self, entry: Any) -> Any:
+        """See `state.reading.ReadableTable`. Neither flushes nor remembers what was read."""
+
+    def peek_namespaces(self, key: Any) -> list[Any]:
+        changed = [entry for changes in (self.delta, self.frozen) for entry in changes]
+        check_scanned(self.info, len(changed))
+        found = dict.fromkeys(namespace for one, namespace in changed if one == key)
+        prefix = EntryCodec(self.codec.state, self.codec.max_parallelism, False).encode(key)
+        last = b""
+        for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
+            entry_key = record_key[: self.codec.split(record_key)]
+            if entry_key != last:
+                last = entry_key
+                found[self._original(record_key, record)[1]] = None
+                check_parts(self.info, len(found))
+        return list(found)
+
+    def peek_entries(self) -> Iterator[Any]:
+        yield from self.delta
+        yield from (entry for entry in self.frozen if entry not in self.delta)
+        last = b""
+        for record_key, record in self._records_of_groups_in_use():
+            entry_key = record_key[: self.codec.split(record_key)]
+            if entry_key != last:
+                last = entry_key
+                entry = self._original(record_key, record)
+                if entry not in self.delta and entry not in self.frozen:
+                    yield entry
+
+    def _records_of_groups_in_use(self) -> Iterator[tuple[bytes, bytes]]:
+        """As `_records`; key groups without records of the state are passed over, of which there may be thousands."""
+        group, end = self._key_groups
+        state = self.codec.state
+        while group < end:
+            following = self.database.scan(RANGE.pack(group, state), RANGE.pack(end - 1, state + 1))
+            found = next(following, None)
+            if found is None:
+                return
+            group, found_state = RANGE.unpack_from(found[0])
+            if found_state == state:
+                yield from self.database.scan(*self.codec.range(group))
+            if found_state >= state:
+                group += 1
+
+    def sampled_records(self, groups: int, most: int) -> int:
+        """How many records some key groups have, at most `most` counted in each."""
+        start, end = self._key_groups
+        step = max(1, (end - start) // groups)
+        return sum(
+            sum(1 for _ in islice(self.database.scan(*self.codec.range(group)), most))
+            for group in range(start, end, step)[:groups]
+        )
 
     # ------------------------------------------------------------ time to live
 

@@ -77,6 +77,17 @@ class ValueTable(RocksTable):
         value = self.delta.get(entry, MISSING)
         return self.base.get(entry) if value is MISSING else value
 
+    def peek(self, entry: Any) -> Any:
+        for changes in (self.delta, self.frozen):
+            value = changes.get(entry, MISSING)
+            if value is not MISSING:
+                return value
+        value = self.recent.look(entry)
+        if value is not MISSING:
+            return value
+        record = self.database.get_many([self.codec.encode(entry)])[0]
+        return None if record is None else record_value(record)
+
     def put(self, entry: Any, value: Any) -> None:
         self.delta[entry] = value
         if len(self.delta) >= self.check_at:

@@ -19,6 +19,7 @@ from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.functions import CheckpointedFunction, CheckpointListener, Function
 from tidegate.contracts.state import FunctionSnapshotContext
 from tidegate.network.elements import MIN_WATERMARK
+from tidegate.state.reading import CountedTable
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.results import emit_results
@@ -102,6 +103,12 @@ class Operator:
 
     def announce_time(self) -> None:
         """For periodic operators, before the first record: tell who reads this operator where its time stands."""
+
+    # ------------------------------------------------------------ state, seen from outside
+    def readable_table(self, name: str) -> CountedTable | None:
+        """The entries of a keyed state of which the backend has only some between two snapshots, since the operator
+        keeps them itself."""
+        return None
 
     # ------------------------------------------------------------ work that is done elsewhere
     @property

@@ -11,13 +11,15 @@ alone, which is twice as fast, and what has changed in it is put into the state 
 from __future__ import annotations
 
 import heapq
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from tidegate.common.ids import CheckpointId
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.window import TimeWindow
+from tidegate.state.figures import StateFigures, size_by_sample
 from tidegate.state.heap.table import HeapTable
+from tidegate.state.reading import CountedTable
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggregation_calls, called_by_runtime
@@ -66,6 +68,42 @@ class _HeapWindow:
             put((key, span), pane)
         self._stored.update(self.recent)
         self.recent = {}
+
+    def peek(self, key: Any) -> Any:
+        """The pane, which stays; None when there is none."""
+        pane = self.recent.get(key, _MISSING)
+        return self._stored.get(key) if pane is _MISSING else pane
+
+    def all_keys(self) -> Iterator[Any]:
+        """All that have a pane."""
+        yield from (key for key, pane in self.recent.items() if pane is not None)
+        yield from (key for key in self._stored if key not in self.recent)
+
+
+class _OpenPanes:
+    """`state.reading.CountedTable` of the open windows on the heap."""
+
+    def __init__(self, info: KeyedStateInfo, windows: dict[Span, _HeapWindow]) -> None:
+        self.info = info
+        self._windows = windows
+
+    def peek(self, entry: Any) -> Any:
+        key, span = entry
+        window = self._windows.get(tuple(span))
+        return None if window is None else window.peek(key)
+
+    def peek_namespaces(self, key: Any) -> list[Any]:
+        return [TimeWindow(*span) for span, window in self._windows.items() if window.peek(key) is not None]
+
+    def peek_entries(self) -> Iterator[Any]:
+        for span, window in self._windows.items():
+            for key in window.all_keys():
+                yield key, TimeWindow(*span)
+
+    def figures(self) -> StateFigures:
+        entries = sum(sum(1 for _ in window.all_keys()) for window in self._windows.values())
+        sample = ((entry, self.peek(entry)) for entry in self.peek_entries())
+        return StateFigures(entries=entries, exact=True, bytes=size_by_sample(sample, entries))
 
 
 class _TableWindow:
@@ -133,6 +171,11 @@ class PaneWindowOperator(BaseWindowOperator):
             window = self._open[span] = self._kind(span, self._table)
             heapq.heappush(self._order, span)
         return window
+
+    def readable_table(self, name: str) -> CountedTable | None:
+        if name != self.layout or self._kind is not _HeapWindow:
+            return None
+        return _OpenPanes(self._table.info, self._open)  # type: ignore[arg-type]
 
     def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
         for window in self._open.values():

@@ -1,0 +1,413 @@
+"""The state of a running job, asked from outside: against a model while it runs, is killed and comes back at another
+parallelism; every kind of state and window; every bad question. The job never notices."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.taskmanager.small_jobs import Count, environment, ticks
+from tidegate.common import Types, WatermarkStrategy
+from tidegate.common.errors import (
+    ConfigurationError,
+    SnapshotDamagedError,
+    StateHiddenError,
+    StateNotReadableError,
+    StateReadError,
+    UnknownStateError,
+    WrongKeyError,
+)
+from tidegate.common.time import Duration, Time
+from tidegate.common.watermark_strategy import TimestampAssigner
+from tidegate.datastream import AggregateFunction, KeyedProcessFunction, ProcessWindowFunction, RuntimeContext
+from tidegate.datastream.connectors import CollectSink
+from tidegate.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+)
+from tidegate.datastream.window import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TimeWindow,
+    TumblingEventTimeWindows,
+)
+from tidegate.storage.files import open_files
+from tidegate.storage.location import StorageLocation
+from tidegate.testing.in_process_job import InProcessJob
+
+BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+KEYS = 13
+EVERY_MS = 7.0
+
+
+def counting(
+    tmp_path: Path, backend: str, parallelism: int, keys: dict[str, Any] | None = None, interval_ms: int = 100
+) -> InProcessJob:
+    settings = {
+        "state.backend.type": backend,
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": 100,
+        "restart-strategy.fixed-delay.delay": "20 ms",
+        **(keys or {}),
+    }
+    env = environment(settings, parallelism)
+    env.enable_checkpointing(interval_ms)
+    stream = ticks(env, burst=40, every_ms=EVERY_MS).key_by(lambda i: f"k{i % KEYS}", Types.STRING())
+    stream.process(Count()).name("counting").uid("count").sink_to(CollectSink())
+    return InProcessJob(env)
+
+
+def counted(job: InProcessJob) -> Counter[str]:
+    """What the functions themselves see in their state."""
+    highest: Counter[str] = Counter()
+    for slot in job.slots:
+        for task in slot.runtime.tasks if slot.runtime is not None else ():
+            for operator in task.chain.operators:
+                if operator.node.uid == "count":
+                    for key in operator.context.keyed.keys("count"):  # type: ignore[union-attr]
+                        operator.context.keyed.current_key = key  # type: ignore[union-attr]
+                        highest[key] = operator._process.__self__._count.value()  # type: ignore[attr-defined]
+    return highest
+
+
+@BACKENDS
+def test_against_a_model_while_the_job_runs_is_killed_and_rescaled(tmp_path: Path, backend: str) -> None:
+    rng = random.Random(12)
+    names = [f"k{i}" for i in range(KEYS)]
+    newest, committed = 0, Counter[str]()
+    savepoint = None
+    for parallelism in (2, 3, 1):
+        settings = {} if savepoint is None else {"execution.state-recovery.path": str(savepoint)}
+        with counting(tmp_path, backend, parallelism, settings) as job:
+            job.run()
+            for _ in range(12):
+                job.advance(rng.randrange(5, 60))
+                if rng.random() < 0.3:
+                    job.kill_worker(rng.randrange(parallelism))
+                    with pytest.raises(StateNotReadableError, match=r"RESTARTING|FAILING|CREATED"):
+                        job.get_state("count", "count").get("k1")
+                    job.advance(200)
+                handle = job.get_state("count", "count")
+                model = counted(job)
+                live = handle.get_many([*names, "nobody"])
+                assert {a.key: a.value for a in live if a.found} == dict(model)
+                assert not live[-1].found
+                assert {a.attempt for a in live} == {job.restarts}
+                assert {a.key: a.value for a in handle.scan(100)} == dict(model)
+                durable = handle.get_many(names, level="committed")
+                (checkpoint,) = {a.checkpoint for a in durable}
+                assert checkpoint >= newest, "a committed read has gone back"
+                values = Counter({a.key: a.value for a in durable if a.found})
+                assert all(values[name] >= committed[name] for name in names), "a committed read has gone back"
+                assert checkpoint == (job.completed[-1] if job.completed else newest)
+                assert all(values[name] <= model[name] for name in names)
+                newest, committed = checkpoint, values
+            savepoint = tmp_path / f"savepoint-{parallelism}"
+            job.stop(savepoint).advance(500)
+            assert job.answer() is not None
+            newest = job.answer().checkpoint_id or 0  # type: ignore[union-attr]
+
+
+@BACKENDS
+def test_committed_reads_wait_when_the_job_falls_back_from_a_damaged_checkpoint(tmp_path: Path, backend: str) -> None:
+    keys = {"state.checkpoints.num-retained": 3}
+    with counting(tmp_path, backend, 1, keys, interval_ms=100_000) as job:
+        job.advance(50).checkpoint().advance(50).checkpoint()
+        handle = job.get_state("count", "count")
+        assert handle.get("k1", level="committed").checkpoint == 2
+        job.coordinator.store.mark_corrupt(job.coordinator.store.checkpoints[-1].checkpoint_id)
+        with pytest.raises(StateNotReadableError, match="went back to checkpoint 1, since checkpoint 2"):
+            handle.get("k1", level="committed")
+        job.advance(50).checkpoint()
+        assert handle.get("k1", level="committed").checkpoint == 3
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_error(tmp_path: Path) -> None:
+    with counting(tmp_path, "hashmap", 1) as job:
+        job.advance(350)
+        handle = job.get_state("count", "count")
+        committed = job._states.committed
+        before, sources = job.completed[-1], [committed._source]
+
+        def deleted(root: str) -> Any:
+            committed._source = sources[0]  # type: ignore[method-assign]
+            job.advance(500)
+            raise SnapshotDamagedError("the storage says that it is gone")
+
+        committed._source = deleted  # type: ignore[method-assign]
+        assert handle.get("k1", level="committed").checkpoint == job.completed[-1] > before
+
+
+def test_nothing_is_committed_before_the_first_checkpoint(tmp_path: Path) -> None:
+    with counting(tmp_path, "hashmap", 1) as job:
+        job.run()
+        with pytest.raises(StateNotReadableError, match="no checkpoint of this job is complete"):
+            job.get_state("count", "count").get("k1", level="committed")
+
+
+def test_a_checkpoint_in_the_jobmanagers_memory_can_be_read_too() -> None:
+    env = environment({}, 2)
+    env.enable_checkpointing(50)
+    ticks(env, burst=40).key_by(lambda i: i % 5).process(Count()).uid("count").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.advance(120)
+        assert job.get_state("count", "count").get(3, level="committed").value >= 8
+
+
+# ---------------------------------------------------------------- every kind of state
+
+
+class Mean(AggregateFunction):
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        if accumulator[1] > 1000:
+            raise ZeroDivisionError("no mean today")
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+        return a[0] + b[0], a[1] + b[1]
+
+
+class Everything(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.list = runtime_context.get_list_state(ListStateDescriptor("list", Types.LONG()))
+        self.map = runtime_context.get_map_state(MapStateDescriptor("map", Types.LONG(), Types.STRING()))
+        self.sum = runtime_context.get_reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b))
+        self.mean = runtime_context.get_aggregating_state(AggregatingStateDescriptor("mean", Mean()))
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
+        self.list.add(value)
+        self.map.put(value, f"v{value}")
+        self.sum.add(value)
+        self.mean.add(value)
+        yield value
+
+
+@BACKENDS
+def test_every_kind_of_state(backend: str) -> None:
+    env = environment({"state.backend.type": backend})
+    env.enable_checkpointing(100_000)
+    ticks(env, burst=9, every_ms=1e9).key_by(lambda i: (i % 2, "x")).process(Everything()).uid("all").sink_to(
+        CollectSink()
+    )
+    numbers = [1, 3, 5, 7]
+    expected = {"list": numbers, "map": {n: f"v{n}" for n in numbers}, "sum": 16, "mean": 4.0}
+    with InProcessJob(env) as job:
+        job.run()
+        key = (1, "x")
+        assert {name: job.get_state("all", name).get(key).value for name in expected} == expected
+        job.checkpoint()
+        committed = {name: job.get_state("all", name).get(key, level="committed").value for name in expected}
+        assert committed == {**expected, "mean": (16, 4)}  # the accumulator: the snapshot has no get_result
+        job.advance(3000)
+        job._published.publish(job.clock.now)
+        assert {view.state for view in job._states.listing()} == expected.keys()
+
+
+class _Stamp(TimestampAssigner):
+    def extract_timestamp(self, value: int, record_timestamp: int) -> int:
+        return value * 10
+
+
+def windowed(backend: str, windows: Any, aggregate: bool) -> InProcessJob:
+    env = environment({"state.backend.type": backend})
+    env.enable_checkpointing(100_000)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(0)).with_timestamp_assigner(_Stamp())
+    stream = ticks(env, burst=25, every_ms=1e9).assign_timestamps_and_watermarks(strategy)
+    stream = stream.key_by(lambda i: i % 2).window(windows)
+    done = stream.aggregate(Mean()) if aggregate else stream.process(_Elements())
+    done.uid("windows").sink_to(CollectSink())
+    return InProcessJob(env)
+
+
+class _Elements(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, list(elements)
+
+
+@BACKENDS
+@pytest.mark.parametrize("level", ["live", "committed"])
+def test_the_contents_of_windows(backend: str, level: str) -> None:
+    # Records 0 to 24 at 10 ms each: the watermark is 239, so only the window from 200 on is open.
+    tumbling = TumblingEventTimeWindows.of(Time.milliseconds(200))
+    with windowed(backend, tumbling, aggregate=True) as job:  # panes
+        job.advance(300).checkpoint()
+        handle = job.get_state("windows", "window-contents")
+        answer = handle.get(1, level=level)
+        assert answer.value == {TimeWindow(200, 400): (44, 2)}
+        assert handle.get(1, level=level, window=(200, 400)).value == (44, 2)
+        assert not handle.get(1, level=level, window=(0, 200)).found
+        assert sorted((a.key, a.window, a.value) for a in handle.scan(level=level)) == [
+            (0, (200, 400), (66, 3)),
+            (1, (200, 400), (44, 2)),
+        ]
+        assert answer.watermark == (239 if level == "live" else None)
+        assert answer.checkpoint == (1 if level == "committed" else None)
+    with windowed(backend, tumbling, aggregate=False) as job:
+        job.advance(300).checkpoint()
+        handle = job.get_state("windows", "window-contents")
+        assert handle.get(1, level=level).value == {TimeWindow(200, 400): [21, 23]}
+        assert handle.get(1, level=level, window=TimeWindow(200, 400)).value == [21, 23]
+    with windowed(backend, EventTimeSessionWindows.with_gap(Time.milliseconds(50)), aggregate=False) as job:
+        job.advance(300).checkpoint()
+        handle = job.get_state("windows", "window-contents")
+        (window, elements), *more = handle.get(1, level=level).value.items()
+        assert (window, elements, more) == (TimeWindow(10, 280), list(range(1, 25, 2)), [])
+    with windowed(backend, SlidingEventTimeWindows.of(Time.milliseconds(200), Time.milliseconds(100)), True) as job:
+        job.advance(300).checkpoint()
+        slices = job.get_state("windows", "window-contents").get(1, level=level).value
+        assert slices == {100: (75, 5), 200: (44, 2)}
+
+
+@BACKENDS
+def test_panes_are_read_as_the_operator_has_them_between_checkpoints(backend: str) -> None:
+    with windowed(backend, TumblingEventTimeWindows.of(Time.milliseconds(200)), aggregate=True) as job:
+        job.advance(300)
+        assert job.get_state("windows", "window-contents").get(0).value == {TimeWindow(200, 400): (66, 3)}
+        job.advance(3000)
+        job.get_state("windows", "window-contents")
+        (view,) = [view for view in job._states.listing() if view.per_window]
+        assert (view.state, view.key_types) == ("_window/panes", ("int",))
+        assert view.entries == 2 or not view.exact
+
+
+# ---------------------------------------------------------------- bad questions
+
+
+def test_bad_questions_say_what_is_wrong_and_the_job_goes_on(tmp_path: Path) -> None:
+    with counting(tmp_path, "hashmap", 2) as job:
+        job.advance(150)
+        handle = job.get_state("count", "count")
+        for level in ("live", "committed"):
+            with pytest.raises(WrongKeyError, match="'count' of operator 'count' are String: 7"):
+                handle.get(7, level=level)
+            with pytest.raises(UnknownStateError, match=r"no keyed state 'sum'.*it has: 'count'"):
+                job.get_state("count", "sum").get("k1", level=level)
+        with pytest.raises(WrongKeyError, match="None is none"):
+            handle.get(None)
+        with pytest.raises(UnknownStateError, match=r"no operator 'total'.*it has: 'count'"):
+            job.get_state("total", "count")
+        with pytest.raises(UnknownStateError, match="no operator 'ticks'"):
+            job.get_state("ticks", "count")
+        with pytest.raises(ConfigurationError, match="'live' or 'committed', not 'yesterday'"):
+            handle.get("k1", level="yesterday")
+        with pytest.raises(ConfigurationError, match="at most 1,000 keys"):
+            handle.get_many(map(str, range(1001)))
+        for limit in (0, 1001):
+            with pytest.raises(ConfigurationError, match="limit of 1 to 1,000"):
+                handle.scan(limit)
+        assert job.get_state("counting", "count").get("k1").found  # by its name
+        job.slots[0].held = job.slots[1].held = True
+        with pytest.raises(StateNotReadableError, match="has not answered within"):
+            handle.get("k1", timeout=0.01)
+        job.slots[0].held = job.slots[1].held = False
+        job.advance(100)
+        assert handle.get("k1").found
+        assert job.restarts == 0
+
+
+def test_a_key_of_an_undeclared_type_says_what_the_keys_are(tmp_path: Path) -> None:
+    env = environment({}, 2)
+    env.enable_checkpointing(50)
+    ticks(env, burst=40).key_by(lambda i: i % 5).process(Count()).uid("count").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.advance(120)
+        handle = job.get_state("count", "count")
+        for level in ("live", "committed"):
+            with pytest.raises(WrongKeyError, match="are int: there is no such key of type str"):
+                handle.get("1", level=level)
+        with pytest.raises(WrongKeyError, match="not hashable"):
+            handle.get({"a": 1})
+
+
+def test_what_a_function_of_the_user_raises_is_an_answer() -> None:
+    env = environment({})
+    ticks(env, burst=2500, every_ms=1e9).key_by(lambda i: 0).process(Everything()).uid("all").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.run()
+        with pytest.raises(StateReadError, match=r"'mean' of operator 'all'.*ZeroDivisionError: no mean today"):
+            job.get_state("all", "mean").get(0)
+        assert job.get_state("all", "sum").get(0).value == sum(range(2500))
+        assert job.restarts == 0
+
+
+class Blob(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.list = runtime_context.get_list_state(ListStateDescriptor("list"))
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
+        self.list.add("x" * 100_000)
+        yield value
+
+
+def test_answers_are_bounded() -> None:
+    env = environment({})
+    ticks(env, burst=20, every_ms=1e9).key_by(lambda i: 0).process(Blob()).uid("blob").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.run()
+        with pytest.raises(StateReadError, match="more than 1 MiB"):
+            job.get_state("blob", "list").get(0)
+        assert job.restarts == 0
+
+
+# ---------------------------------------------------------------- who may look
+
+
+def test_looking_can_be_switched_off(tmp_path: Path) -> None:
+    with counting(tmp_path, "hashmap", 1, {"queryable-state.enable": False}) as job:
+        job.advance(120)
+        with pytest.raises(StateHiddenError, match=r"queryable-state.enable is false"):
+            job.get_state("count", "count")
+        job._published.publish(job.clock.now)
+        assert all(view.hidden for view in job._states.listing())
+
+
+@pytest.mark.parametrize("pattern", ["count/count", "counting/*", "*/c*nt"])
+def test_a_state_can_be_hidden(tmp_path: Path, pattern: str) -> None:
+    with counting(tmp_path, "hashmap", 1, {"tidegate.queryable-state.hidden": [pattern]}) as job:
+        job.advance(3000)
+        with pytest.raises(StateHiddenError, match=r"'count' of operator 'count' is hidden by tidegate"):
+            job.get_state("count", "count")
+        job._published.publish(job.clock.now)
+        (view,) = job._states.listing()
+        assert (view.hidden, view.key_types, view.entries) == (True, (), KEYS)
+
+
+def test_hidden_windows_are_hidden_under_each_of_their_names() -> None:
+    env = environment({"tidegate.queryable-state.hidden": ["windows/window-contents"]})
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(_Stamp())
+    stream = ticks(env, burst=5, every_ms=1e9).assign_timestamps_and_watermarks(strategy).key_by(lambda i: 0)
+    stream.window(TumblingEventTimeWindows.of(Time.seconds(1))).aggregate(Mean()).uid("windows").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.run()
+        for name in ("window-contents", "_window/panes"):
+            with pytest.raises(StateHiddenError):
+                job.get_state("windows", name)
+
+
+def test_a_pattern_without_an_operator_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'card' has to be operator/state"):
+        counting(tmp_path, "hashmap", 1, {"tidegate.queryable-state.hidden": ["card"]})
+
+
+def test_the_files_of_a_checkpoint_are_not_kept_open_or_behind(tmp_path: Path) -> None:
+    import tempfile
+
+    before = {p.name for p in Path(tempfile.gettempdir()).glob("tidegate-committed-*")}
+    with counting(tmp_path, "rocksdb", 1) as job:
+        job.advance(150)
+        job.get_state("count", "count").get("k1", level="committed")
+        assert open_files(StorageLocation.parse(str(tmp_path))).names("")
+    assert {p.name for p in Path(tempfile.gettempdir()).glob("tidegate-committed-*")} <= before

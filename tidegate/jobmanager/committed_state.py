@@ -1,0 +1,170 @@
+"""Keyed state as of the last completed checkpoint, read from its files: the job does not notice.
+
+What is read here is never rolled back: when the job falls back from a damaged checkpoint to an older one, there is no
+answer until a newer one than any that was read is complete.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.common.errors import (
+    SnapshotDamagedError,
+    SnapshotError,
+    StateNotReadableError,
+    StateReadError,
+    UnknownStateError,
+    WrongKeyError,
+)
+from tidegate.common.ids import CheckpointId
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.state.key_groups import key_group
+from tidegate.state.reading import (
+    Found,
+    ReadableTable,
+    StateTables,
+    is_strange_key,
+    key_types_of,
+    read_key,
+    resolve,
+    scan,
+    shown_names,
+)
+from tidegate.state.snapshot_tables import SnapshotReader
+from tidegate.storage.handles import KeyedSnapshot, OperatorMetadata
+from tidegate.storage.reader import StateSource
+
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class CommittedAnswer:
+    checkpoint_id: CheckpointId
+    found: list[Found]
+
+
+class CommittedState:
+    """From any thread; reads come one after the other. `latest` gives the point that the job would go on from, `source`
+    what reads the files below a root."""
+
+    def __init__(self, latest: Callable[[], RestorePoint | None], source: Callable[[str], StateSource]) -> None:
+        self._latest = latest
+        self._source = source
+        self._lock = threading.Lock()
+        self._reader: SnapshotReader | None = SnapshotReader()  # None: closed
+        self._newest = CheckpointId(0)  # that was ever answered from
+
+    def get(self, operator_id: str, state: str, keys: Sequence[Any], window: tuple[Any, ...] | None) -> CommittedAnswer:
+        def read(parts: _Parts) -> list[Found]:
+            found = []
+            for key in keys:
+                tables, table = parts.of_key(key)
+                one = read_key(tables, table, key, window)
+                if not one.values and is_strange_key(table, key):
+                    types = " or ".join(key_types_of(table))
+                    raise WrongKeyError(
+                        f"the keys of state '{state}' are {types}: there is no such key of type {type(key).__name__}"
+                    )
+                found.append(one)
+            return found
+
+        return self._read(operator_id, state, read)
+
+    def scan(self, operator_id: str, state: str, limit: int) -> CommittedAnswer:
+        def read(parts: _Parts) -> list[Found]:
+            found: list[Found] = []
+            for _, table in parts.all():
+                found += scan(table, limit - len(found))
+                if len(found) >= limit:
+                    break
+            return found
+
+        return self._read(operator_id, state, read)
+
+    def close(self) -> None:
+        """Nothing can be read after it."""
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
+
+    def _read(self, operator_id: str, state: str, read: Callable[[_Parts], list[Found]]) -> CommittedAnswer:
+        """A checkpoint may be deleted while it is read: then there is a newer one."""
+        for tries_left in reversed(range(_TRIES)):
+            point = self._point()
+            try:
+                with self._lock:
+                    if self._reader is None:
+                        raise StateReadError("the job is over, and its committed state is read no more")
+                    parts = _Parts(self._reader, self._source(point.root), point, operator_id, state)
+                    answer = CommittedAnswer(point.checkpoint_id, read(parts))
+                    if point.checkpoint_id < self._newest:
+                        continue
+                    self._newest = point.checkpoint_id
+                return answer
+            except SnapshotError as error:
+                now = self._latest()
+                if now is not None and now.checkpoint_id != point.checkpoint_id and tries_left:
+                    continue
+                if isinstance(error, SnapshotDamagedError) and now is None:
+                    raise
+                raise StateNotReadableError(
+                    f"checkpoint {point.checkpoint_id} cannot be read now, perhaps since it is being replaced by a "
+                    f"newer one: {error}"
+                ) from error
+        raise StateNotReadableError("checkpoints come and go faster than they can be read: retain more of them")
+
+    def _point(self) -> RestorePoint:
+        point = self._latest()
+        if point is None:
+            raise StateNotReadableError("no checkpoint of this job is complete so far")
+        if point.checkpoint_id < self._newest:
+            raise StateNotReadableError(
+                f"the job went back to checkpoint {point.checkpoint_id}, since checkpoint {self._newest}, which was "
+                "read before, turned out to be damaged: committed state can be read again when a newer one is complete"
+            )
+        return point
+
+
+class _Parts:
+    """One state in the parts of a checkpoint."""
+
+    def __init__(
+        self, reader: SnapshotReader, source: StateSource, point: RestorePoint, operator_id: str, state: str
+    ) -> None:
+        self._reader = reader
+        self._source = source
+        self._point = point
+        self._state = state
+        found = next((o for o in point.metadata.operators if o.operator_id == operator_id), None)
+        if found is None:
+            raise UnknownStateError(f"checkpoint {point.checkpoint_id} has nothing of this operator yet")
+        self._operator: OperatorMetadata = found
+        self._snapshots = [s.keyed for s in found.subtasks if s.keyed is not None]
+
+    def of_key(self, key: Any) -> tuple[StateTables, ReadableTable]:
+        group = key_group(key, self._operator.max_parallelism)
+        for snapshot in self._snapshots:
+            if snapshot.key_group_start <= group < snapshot.key_group_end:
+                return self._open(snapshot)
+        raise UnknownStateError(f"operator '{self._operator.name}' has no keyed state")
+
+    def all(self) -> list[tuple[StateTables, ReadableTable]]:
+        return [self._open(snapshot) for snapshot in self._snapshots]
+
+    def _open(self, snapshot: KeyedSnapshot) -> tuple[StateTables, ReadableTable]:
+        operator = self._operator
+        tables = self._reader.tables(
+            self._point.root, operator.operator_id, operator.name, snapshot, operator.max_parallelism, self._source
+        )
+        table = resolve(tables, self._state)
+        if table is None:
+            names = ", ".join(f"'{name}'" for name in shown_names(tables)) or "none"
+            raise UnknownStateError(
+                f"operator '{operator.name}' has no keyed state '{self._state}' in checkpoint "
+                f"{self._point.checkpoint_id}; it has: {names}"
+            )
+        return tables, table

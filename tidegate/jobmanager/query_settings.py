@@ -1,0 +1,45 @@
+"""Which keyed state may be looked at while the job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tidegate.common import options
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError, StateHiddenError
+
+
+@dataclass(frozen=True)
+class QuerySettings:
+    enabled: bool = True
+    hidden: tuple[str, ...] = ()  # patterns of operator/state
+
+    @staticmethod
+    def from_configuration(configuration: Configuration) -> QuerySettings:
+        hidden = tuple(options.read(configuration, options.QUERYABLE_STATE_HIDDEN) or ())
+        for pattern in hidden:
+            if "/" not in pattern:
+                raise ConfigurationError(
+                    f"{options.QUERYABLE_STATE_HIDDEN.key}: '{pattern}' has to be operator/state, for example "
+                    f"'{pattern}/*' for all states of the operator with that uid or name"
+                )
+        return QuerySettings(options.read(configuration, options.QUERYABLE_STATE), hidden)
+
+    def hides(self, operators: Iterable[str], states: Iterable[str]) -> bool:
+        """`operators`, `states`: all names of one operator and one state."""
+        names = [f"{operator}/{state}" for operator in operators for state in states]
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.hidden)
+
+    def check(self, operators: Iterable[str], states: Iterable[str]) -> None:
+        """Raises StateHiddenError."""
+        if not self.enabled:
+            raise StateHiddenError(
+                f"looking at state is switched off for this job: {options.QUERYABLE_STATE.key} is false"
+            )
+        operators, states = list(operators), list(states)
+        if self.hides(operators, states):
+            raise StateHiddenError(
+                f"state '{states[0]}' of operator '{operators[0]}' is hidden by {options.QUERYABLE_STATE_HIDDEN.key}"
+            )

@@ -1,0 +1,28 @@
+"""Where the checkpoints of a running job lie, by its name or id."""
+
+from __future__ import annotations
+
+from tidegate.common import options
+from tidegate.common.errors import ConfigurationError
+from tidegate.web.registry import running_jobs
+from tidegate.web.remote import view_of
+
+
+def checkpoints_of(wanted: str) -> str:
+    """The job's own folder, of which the newest complete checkpoint is read. `wanted`: its name, its id, or the
+    beginning of that. Raises ConfigurationError, RemoteJobError."""
+    jobs = running_jobs()
+    found = [job for job in jobs if wanted and (job.job_id.startswith(wanted.lower()) or job.job_name == wanted)]
+    if len(found) != 1:
+        there = ", ".join(f"{job.job_name} ({job.job_id})" for job in found or jobs) or "none"
+        what = "several jobs of this user are" if found else "no job of this user is"
+        raise ConfigurationError(f"the option job: {what} running here under '{wanted}'; running: {there}")
+    view = view_of(found[0])
+    settings = {setting.key: setting.value for setting in view.configuration if setting.given}
+    directory = settings.get(options.CHECKPOINT_DIR.key)
+    if not directory:
+        raise ConfigurationError(
+            f"job {view.name} ({view.job_id}) keeps its checkpoints in the memory of its driver: set "
+            f"{options.CHECKPOINT_DIR.key} for it, or take a savepoint"
+        )
+    return f"{directory.rstrip('/')}/{view.job_id}"

@@ -1,0 +1,208 @@
+"""Keyed state read from outside of its operator: by somebody who looks at a running job, or at a checkpoint of it.
+
+Reading changes nothing: no time of access, no cache, no clean-up of what has expired. What is read is bounded, so that
+a look at a list of a million elements is an error for whoever looks and not a pause of the job.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from tidegate.common.errors import TidegateError
+from tidegate.state.figures import StateFigures
+from tidegate.storage.handles import KeyedStateInfo
+
+MAX_PARTS = 10_000
+"""Elements of a list, entries of a map or windows of a key that one read takes."""
+
+WINDOW_CONTENTS = "window-contents"
+"""The name under which the contents of windows are asked for, whichever way their operator keeps them."""
+
+WINDOW_LAYOUTS = ("_window/contents", "_window/panes", "_window/slices")
+MERGING = "_window/merging"
+TIMERS = "timers"
+_SAMPLED_KEYS = 16
+_MAX_SCANNED = 200_000  # entries that are looked at for the windows of one key: about 10 ms on the heap
+
+
+class TooLargeToReadError(TidegateError):
+    """An entry, or what has to be looked at to find it, is larger than a read may be."""
+
+
+class ReadableTable(Protocol):
+    """The entries of one state. An entry is known by its key, or by (key, namespace) when the state has namespaces."""
+
+    @property
+    def info(self) -> KeyedStateInfo: ...
+
+    def peek(self, entry: Any) -> Any:
+        """What is stored, not to be changed; None, or something empty, when there is nothing. Raises
+        TooLargeToReadError for more than MAX_PARTS elements or map entries."""
+
+    def peek_namespaces(self, key: Any) -> list[Any]:
+        """The namespaces in which the key may have something. Raises TooLargeToReadError when it would take long."""
+
+    def peek_entries(self) -> Iterator[Any]:
+        """Entries that may have something, in no certain order, each once. Not across a change."""
+
+
+class CountedTable(ReadableTable, Protocol):
+    """A table that an operator keeps itself."""
+
+    def figures(self) -> StateFigures: ...
+
+
+class StateTables(Protocol):
+    """The states of one operator, in one subtask or one part of a snapshot."""
+
+    def readable(self, name: str) -> ReadableTable | None:
+        """None: there is no state of that name."""
+
+    def names(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class ReadRules:
+    """What the snapshot does not know of a state, and its operator does."""
+
+    ttl_ms: int | None = None  # None: what has expired is shown as well
+    now_ms: float = 0.0
+    result: Callable[[Any], Any] | None = None  # what an aggregating state shows of its accumulator
+
+
+AS_STORED = ReadRules()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a key has. `values`: by window for a state that is kept per window, otherwise [(None, value)]; empty when
+    there is nothing."""
+
+    key: Any
+    values: list[tuple[Any, Any]]
+
+
+def resolve(tables: StateTables, name: str) -> ReadableTable | None:
+    """The state that a user means by a name. Timers and the book-keeping of session windows are not shown."""
+    if name == WINDOW_CONTENTS:
+        for layout in WINDOW_LAYOUTS:
+            table = tables.readable(layout)
+            if table is not None:
+                return table
+    table = tables.readable(name)
+    return None if table is None or not is_shown(table.info) else table
+
+
+def is_shown(info: KeyedStateInfo) -> bool:
+    return info.kind != TIMERS and info.name != MERGING
+
+
+def shown_names(tables: StateTables) -> list[str]:
+    found = [tables.readable(name) for name in tables.names()]
+    return [table.info.name for table in found if table is not None and is_shown(table.info)]
+
+
+def read_key(
+    tables: StateTables, table: ReadableTable, key: Any, window: tuple[Any, ...] | None, rules: ReadRules = AS_STORED
+) -> Found:
+    """Of a state without windows, of one window, or of all windows of the key when `window` is None. A window is equal
+    to the tuple of its parts (start and end of a time window), so that tuple will do."""
+    info = table.info
+    if not info.namespaced:
+        value = _visible(info, table.peek(key), rules)
+        return Found(key, [] if value is None else [(None, value)])
+    found = []
+    for shown, namespace in _windows(tables, table, key, window):
+        value = _visible(info, table.peek((key, namespace)), rules)
+        if value is not None:
+            found.append((shown, value))
+    return Found(key, found)
+
+
+def scan(table: ReadableTable, limit: int, rules: ReadRules = AS_STORED) -> list[Found]:
+    """Some entries, at most `limit`, in no certain order. A key of a state that is kept per window may come several
+    times."""
+    found: list[Found] = []
+    namespaced = table.info.namespaced
+    for entry in islice(table.peek_entries(), limit * 4 + 1_000):
+        if len(found) >= limit:
+            break
+        value = _visible(table.info, table.peek(entry), rules)
+        if value is not None:
+            key, window = entry if namespaced else (entry, None)
+            found.append(Found(key, [(window, value)]))
+    return found
+
+
+def _sampled_keys(table: ReadableTable) -> list[Any]:
+    entries = islice(table.peek_entries(), _SAMPLED_KEYS)
+    return [entry[0] for entry in entries] if table.info.namespaced else list(entries)
+
+
+def key_types_of(table: ReadableTable) -> tuple[str, ...]:
+    """What some of the keys are, as classes of Python."""
+    return tuple(sorted({type(key).__name__ for key in _sampled_keys(table)}))
+
+
+def is_strange_key(table: ReadableTable, key: Any) -> bool:
+    """Whether none of some keys that there are is of the type of this one. (Equal numbers are one key, of any type.)"""
+    there = _sampled_keys(table)
+    if not there or (isinstance(key, numbers.Number) and any(isinstance(k, numbers.Number) for k in there)):
+        return False
+    return type(key) not in set(map(type, there))
+
+
+def _windows(
+    tables: StateTables, table: ReadableTable, key: Any, window: tuple[Any, ...] | None
+) -> list[tuple[Any, Any]]:
+    """(window, namespace of its contents). Session windows keep their contents under one of those they grew from."""
+    merging = tables.readable(MERGING) if table.info.name in WINDOW_LAYOUTS else None
+    if merging is not None:
+        return [pair for pair in merging.peek(key) or () if window is None or pair[0] == window]
+    if window is not None:
+        return [(window, window)]
+    return [(namespace, namespace) for namespace in table.peek_namespaces(key)]
+
+
+def _visible(info: KeyedStateInfo, stored: Any, rules: ReadRules) -> Any:
+    """What the operator would see of a stored entry; None when that is nothing."""
+    if stored is None:
+        return None
+    if info.ttl:
+        stored = _unexpired(info.kind, stored, rules)
+    if stored is None or (info.kind in ("list", "map") and not stored):
+        return None
+    if info.kind == "aggregating" and rules.result is not None:
+        return rules.result(stored)
+    return stored
+
+
+def _unexpired(kind: str, stored: Any, rules: ReadRules) -> Any:
+    limit = None if rules.ttl_ms is None else rules.now_ms - rules.ttl_ms
+    if kind == "list":
+        return [value for value, at in stored if limit is None or at > limit]
+    if kind == "map":
+        return {key: value for key, (value, at) in stored.items() if limit is None or at > limit}
+    value, at = stored
+    return value if limit is None or at > limit else None
+
+
+def check_parts(info: KeyedStateInfo, count: int) -> None:
+    if count > MAX_PARTS:
+        what = {"list": "elements", "map": "entries"}.get(info.kind, "windows")
+        raise TooLargeToReadError(
+            f"what state '{info.name}' has for this key is more than {MAX_PARTS:,} {what}, which is the most that is "
+            "read at once: take a savepoint and read the state as a table"
+        )
+
+
+def check_scanned(info: KeyedStateInfo, count: int) -> None:
+    if count > _MAX_SCANNED:
+        raise TooLargeToReadError(
+            f"state '{info.name}' has {count:,} entries in this subtask, too many to find the windows of a key among "
+            "them: take a savepoint and read the state as a table"
+        )
