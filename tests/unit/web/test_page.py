@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.unit.web.page_kit import Page
 from tests.unit.web.web_kit import MARKUP, FakeJobs, sample_view
+from tidegate.common.ids import AttemptNumber, CheckpointId
+from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
+from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStats
+from tidegate.fault_tolerance.checkpoint_view import CheckpointViews
 from tidegate.web.rest import RestServer
 
 pytestmark = pytest.mark.timeout(180)
@@ -18,61 +22,19 @@ pytestmark = pytest.mark.timeout(180)
 STATIC = Path(__file__).parents[3] / "tidegate" / "web" / "static"
 
 
-class Page:
-    def __init__(self, browser: Any, url: str, rest: RestServer, jobs: FakeJobs) -> None:
-        self.browser, self.url, self.rest, self.jobs = browser, url, rest, jobs
+class FakePage(Page):
+    """Of a fake of a job, which the test changes."""
 
-    def open(self, token: str | None = None) -> None:
-        """Log in with a token in the address, as `tidegate ui` prints it."""
-        self.browser.get("about:blank")
-        self.browser.get(f"{self.url}/#token={token or self.rest.token}")
-        self.wait(lambda: "Jobs" in self.text)
-
-    @property
-    def text(self) -> str:
-        return str(self.browser.execute_script("return document.body.innerText"))
-
-    def wait(self, what: Callable[[], Any], within_s: float = 20.0) -> Any:
-        end = time.monotonic() + within_s
-        while time.monotonic() < end:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"it did not come; the page says: {self.text}")
-
-    def all(self, selector: str) -> list[Any]:
-        return list(self.browser.find_elements("css selector", selector))
-
-    def key(self, key: str) -> Any:
-        return self.wait(lambda: self.all(f'[data-key="{key}"]'))[0]
-
-    def press(self, key: str) -> None:
-        self.script("document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))", key)
-
-    def script(self, code: str, *arguments: Any) -> Any:
-        return self.browser.execute_script(code, *arguments)
-
-    def tab(self, name: str) -> None:
-        self.wait(lambda: self.all(f'[data-key="tab-{name}"]'))
-        self.press(f'[data-key="tab-{name}"]')
-
-    def to_job(self) -> None:
-        job = self.jobs.shown.job_id
-        self.wait(lambda: self.all(f'[data-key="job-{job}"]'))
-        self.press(f'[data-key="job-{job}"]')
-        self.wait(lambda: self.all("svg.graph .vertex"))
-
-    @property
-    def complaints(self) -> list[str]:
-        return [e["message"] for e in self.browser.get_log("browser") if e["level"] == "SEVERE"]
+    def __init__(self, browser: Any, rest: RestServer, jobs: FakeJobs) -> None:
+        super().__init__(browser, rest.start(), rest.token, jobs.shown.job_id)
+        self.rest, self.jobs = rest, jobs
 
 
 @pytest.fixture
-def page(browser: Any) -> Iterator[Page]:
+def page(browser: Any) -> Iterator[FakePage]:
     jobs = FakeJobs(sample_view())
     rest = RestServer(jobs)
-    found = Page(browser, rest.start(), rest, jobs)
+    found = FakePage(browser, rest, jobs)
     browser.get_log("browser")
     yield found
     browser.get("about:blank")
@@ -89,7 +51,7 @@ def test_the_first_load_is_small_and_asks_no_other_host() -> None:
         assert "innerHTML" not in text.replace("no innerHTML anywhere", "")
 
 
-def test_the_page_asks_for_a_token_and_keeps_none_where_scripts_can_read_it(page: Page) -> None:
+def test_the_page_asks_for_a_token_and_keeps_none_where_scripts_can_read_it(page: FakePage) -> None:
     page.browser.get(f"{page.url}/")
     field = page.wait(lambda: page.all("#token"))[0]
     field.send_keys("wrong\n")
@@ -105,7 +67,7 @@ def test_the_page_asks_for_a_token_and_keeps_none_where_scripts_can_read_it(page
     page.wait(lambda: page.all("#token"))
 
 
-def test_jobs_and_the_graph_with_names_that_are_markup(page: Page) -> None:
+def test_jobs_and_the_graph_with_names_that_are_markup(page: FakePage) -> None:
     page.open()
     page.wait(lambda: MARKUP in page.text)
     assert "RUNNING" in page.text
@@ -121,7 +83,7 @@ def test_jobs_and_the_graph_with_names_that_are_markup(page: Page) -> None:
     assert page.complaints == []
 
 
-def test_checkpoints_with_a_plot_and_the_details_of_one(page: Page) -> None:
+def test_checkpoints_with_a_plot_and_the_details_of_one(page: FakePage) -> None:
     page.open()
     page.to_job()
     page.tab("checkpoints")
@@ -135,7 +97,7 @@ def test_checkpoints_with_a_plot_and_the_details_of_one(page: Page) -> None:
     assert page.complaints == []
 
 
-def test_failures_and_the_configuration(page: Page) -> None:
+def test_failures_and_the_configuration(page: FakePage) -> None:
     page.open()
     page.to_job()
     page.tab("failures")
@@ -152,7 +114,7 @@ def test_failures_and_the_configuration(page: Page) -> None:
     assert page.complaints == []
 
 
-def test_metrics_are_searched_as_one_types(page: Page) -> None:
+def test_metrics_are_searched_as_one_types(page: FakePage) -> None:
     page.open()
     page.to_job()
     page.tab("metrics")
@@ -168,7 +130,7 @@ def test_metrics_are_searched_as_one_types(page: Page) -> None:
     assert page.complaints == []
 
 
-def test_a_change_of_the_job_is_seen_live_and_its_end_too(page: Page) -> None:
+def test_a_change_of_the_job_is_seen_live_and_its_end_too(page: FakePage) -> None:
     page.open()
     page.to_job()
     page.jobs.shown = msgspec.structs.replace(page.jobs.shown, status_name="RESTARTING", attempt=7)
@@ -180,7 +142,7 @@ def test_a_change_of_the_job_is_seen_live_and_its_end_too(page: Page) -> None:
     assert page.all('[data-key="cancel"]') == []
 
 
-def test_buttons_ask_first(page: Page) -> None:
+def test_buttons_ask_first(page: FakePage) -> None:
     page.open()
     page.to_job()
     page.key("savepoint").click()
@@ -203,14 +165,14 @@ def test_buttons_ask_first(page: Page) -> None:
     page.wait(lambda: "The job is CANCELED" in page.text)
 
 
-def test_who_may_only_look_has_no_buttons(page: Page) -> None:
+def test_who_may_only_look_has_no_buttons(page: FakePage) -> None:
     page.open(page.rest.gate.read_token)
     page.to_job()
     assert page.all('[data-key="savepoint"]') == []
     assert page.all('[data-key="cancel"]') == []
 
 
-def test_the_keyboard_opens_a_vertex_and_keeps_its_place(page: Page) -> None:
+def test_the_keyboard_opens_a_vertex_and_keeps_its_place(page: FakePage) -> None:
     page.open()
     page.to_job()
     page.script("document.querySelector('[data-key=\"vertex-0\"]').focus()")
@@ -219,8 +181,35 @@ def test_the_keyboard_opens_a_vertex_and_keeps_its_place(page: Page) -> None:
     assert page.script("return document.activeElement.dataset.key") == "vertex-0"
 
 
+NAMELESS = """
+    const named = (e) => (e.getAttribute("aria-label") || e.textContent || e.labels?.[0]?.textContent || "").trim();
+    const wanted = "th, a, button, input, nav, section, [role=button], [role=img], [role=region], [role=group]";
+    const shown = (e) => !e.closest("[hidden]") && !e.closest("dialog:not([open])");
+    return [...document.querySelectorAll(wanted)].filter((e) => shown(e) && !named(e)).map((e) => e.outerHTML);
+"""
+
+
+def test_everything_has_a_name_that_is_read_out_and_is_reached_by_keyboard(page: FakePage) -> None:
+    page.open()
+    page.to_job()
+    for tab, sign in (("", "Status"), ("checkpoints", "History"), ("failures", "attempt 0"), ("metrics", "Search")):
+        page.tab(tab)
+        page.wait(lambda sign=sign: sign in page.text)
+        assert page.script(NAMELESS) == []
+        for element in page.all("main .scroll, main pre"):
+            assert element.get_attribute("tabindex") == "0"
+    page.tab("")
+    page.press('[data-key="savepoint"]')
+    page.wait(lambda: page.all("#question[open]"))
+    assert page.script(NAMELESS) == []
+    assert page.script("return document.activeElement.closest('#question') !== null")  # the question has the keyboard
+    page.browser.switch_to.active_element.send_keys("\ue00c")  # Escape
+    page.wait(lambda: not page.all("#question[open]"))
+    assert page.jobs.calls == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_on_a_phone_in_light_and_dark(page: Page, scheme: str) -> None:
+def test_it_fits_on_a_phone_in_light_and_dark(page: FakePage, scheme: str) -> None:
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
@@ -236,9 +225,29 @@ def test_it_fits_on_a_phone_in_light_and_dark(page: Page, scheme: str) -> None:
         page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_64_subtasks_are_shown(page: Page) -> None:
+def test_64_subtasks_are_shown(page: FakePage) -> None:
     page.jobs.shown = sample_view("wide", 64)
+    page.job_id = page.jobs.shown.job_id
     page.open()
     page.to_job()
     page.press('[data-key="vertex-1"]')
     page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 64)
+
+
+def test_10_000_checkpoints_are_counted_and_only_the_newest_are_kept(page: FakePage) -> None:
+    stats, views = CheckpointStats(history_size=100), CheckpointViews()
+    for number in range(1, 10_001):
+        kind = CheckpointKind.PERIODIC
+        stats.on_triggered(CheckpointRecord(CheckpointId(number), kind, AttemptNumber(0), number * 50.0, 2))
+        stats.on_completed(CheckpointId(number), number * 50.0 + 7)
+        if number % 1_000 == 0:
+            page.jobs.shown = msgspec.structs.replace(page.jobs.shown, checkpoints=views.of(stats))
+    assert len(page.jobs.shown.checkpoints.history) == len(views._ended) == 100
+    assert len(page.jobs.shown.to_json()) < 200_000
+    page.open()
+    page.to_job()
+    page.wait(lambda: "10,000 done" in page.text)
+    page.tab("checkpoints")
+    page.wait(lambda: page.all('[data-key="cp-10000"]'))
+    assert page.all('[data-key="cp-9901"]')
+    assert not page.all('[data-key="cp-9900"]')

@@ -22,11 +22,14 @@ function fill(node, attributes, children) {
   return node;
 }
 
-// Replaces what an element holds; the element that has the keyboard keeps it, by its data-key.
+// Replaces what an element holds. The element that has the keyboard keeps it, by its data-key, and what was scrolled stays so.
 export function show(container, ...children) {
   const active = document.activeElement, key = active?.dataset?.key;
   const caret = active?.type === "search" ? active.selectionStart : null;
+  const scrolled = () => [...container.querySelectorAll(".scroll, pre")];
+  const places = scrolled().map((e) => [e.scrollLeft, e.scrollTop]);
   container.replaceChildren(...children.flat(Infinity).filter((c) => c));
+  scrolled().forEach((e, i) => { if (places[i]) [e.scrollLeft, e.scrollTop] = places[i]; });
   const next = key && [...container.querySelectorAll("[data-key]")].find((e) => e.dataset.key === key);
   if (!next) return;
   next.focus({ preventScroll: true });
@@ -37,7 +40,8 @@ export function table(columns, rows, attributes = () => ({})) {
   const head = el("tr", {}, columns.map(([title, , kind]) => el("th", { scope: "col", class: kind }, title)));
   const body = rows.map((row) => el("tr", attributes(row), columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row)))));
   if (!rows.length) body.push(el("tr", {}, el("td", { colspan: columns.length, class: "soft" }, "none")));
-  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+  // What may be wider than the screen can be scrolled by keyboard too.
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": columns.map(([title]) => title).join(", ") }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
 }
 
 export function cards(pairs) {

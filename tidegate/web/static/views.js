@@ -31,7 +31,7 @@ export function overview(job, vertex, choose) {
     ]),
     el("div", { class: "legend" }, el("span", {}, el("i", { class: "b" }), "busy"), el("span", {}, el("i", { class: "p" }), "back-pressured"),
       el("span", {}, el("i", { class: "i" }), "idle"), el("span", {}, "click a box for its subtasks")),
-    el("div", { class: "scroll" }, drawGraph(job, vertex?.vertex, choose)),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "graph of the job" }, drawGraph(job, vertex?.vertex, choose)),
     vertex && vertexPanel(vertex),
     job.stages.length ? [el("h2", {}, "Spark's stages"), stages(job.stages)] : null,
     el("h2", {}, "Status"),
@@ -89,13 +89,13 @@ export function checkpointsView(answer, detail, choose) {
       ["Duration", (c) => duration(c.duration_ms), "n"], ["Acknowledged", (c) => `${c.acknowledged} of ${c.tasks}`, "n"],
       ["Written", (c) => bytes(c.state_bytes), "n"], ["Full", (c) => bytes(c.full_bytes), "n"], ["In flight", (c) => bytes(c.inflight_bytes), "n"],
       ["Sync", (c) => duration(c.sync_ms), "n"], ["Async", (c) => duration(c.async_ms), "n"], ["Alignment", (c) => duration(c.alignment_ms), "n"],
-      ["", (c) => (c.reason ? `${c.reason.toLowerCase().replaceAll("_", " ")}: ${c.detail}` : c.unaligned ? "unaligned" : ""), "long"],
+      ["Note", (c) => (c.reason ? `${c.reason.toLowerCase().replaceAll("_", " ")}: ${c.detail}` : c.unaligned ? "unaligned" : ""), "long"],
     ], answer.checkpoints.slice(0, 100), (c) => ({ class: detail?.id === c.id ? "chosen" : undefined })),
     el("h2", {}, "Over all completed"),
     table([["Figure", (s) => s.title], ["Minimum", (s) => s.text(s.minimum), "n"], ["Average", (s) => s.text(s.average), "n"], ["Maximum", (s) => s.text(s.maximum), "n"]], spreads),
     el("h2", {}, "Restores"),
     table([["Checkpoint", (r) => r.checkpoint_id, "n"], ["At", (r) => time(r.at_ms)],
-      ["", (r) => (r.fell_back_from ? el("span", { class: "bad" }, `fell back: checkpoint ${r.fell_back_from} is damaged`) : ""), "long"]], answer.restores),
+      ["Note", (r) => (r.fell_back_from ? el("span", { class: "bad" }, `fell back: checkpoint ${r.fell_back_from} is damaged`) : ""), "long"]], answer.restores),
     el("h2", {}, "Configuration"),
     table([["Key", (s) => s.key, "long"], ["Value", (s) => s.value, "long"], ["From", (s) => s.source]], answer.configuration),
   ];
@@ -114,7 +114,7 @@ function checkpointPanel(c) {
         table([
           ["Subtask", (s) => s.subtask, "n"], ["End to end", (s) => duration(s.end_to_end_ms), "n"], ["Start delay", (s) => duration(s.start_delay_ms), "n"],
           ["Alignment", (s) => duration(s.alignment_ms), "n"], ["Sync", (s) => duration(s.sync_ms), "n"], ["Async", (s) => duration(s.async_ms), "n"],
-          ["Written", (s) => bytes(s.state_bytes), "n"], ["Full", (s) => bytes(s.full_bytes), "n"], ["In flight", (s) => bytes(s.inflight_bytes), "n"], ["", (s) => (s.unaligned ? "unaligned" : "")],
+          ["Written", (s) => bytes(s.state_bytes), "n"], ["Full", (s) => bytes(s.full_bytes), "n"], ["In flight", (s) => bytes(s.inflight_bytes), "n"], ["Note", (s) => (s.unaligned ? "unaligned" : "")],
         ], v.subtasks),
       ];
     }));

@@ -1,0 +1,57 @@
+"""The page in a browser, as a person uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Page:
+    def __init__(self, browser: Any, url: str, token: str, job_id: str) -> None:
+        self.browser, self.url, self.token, self.job_id = browser, url, token, job_id
+
+    def open(self, token: str | None = None) -> None:
+        """Log in with a token in the address, as `tidegate ui` prints it."""
+        self.browser.get("about:blank")
+        self.browser.get(f"{self.url}/#token={token or self.token}")
+        self.wait(lambda: "Jobs" in self.text)
+
+    @property
+    def text(self) -> str:
+        return str(self.browser.execute_script("return document.body.innerText"))
+
+    def wait(self, what: Callable[[], Any], within_s: float = 20.0) -> Any:
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"it did not come; the page says: {self.text}")
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def key(self, key: str) -> Any:
+        return self.wait(lambda: self.all(f'[data-key="{key}"]'))[0]
+
+    def press(self, key: str) -> None:
+        self.script("document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))", key)
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        return self.browser.execute_script(code, *arguments)
+
+    def tab(self, name: str) -> None:
+        self.wait(lambda: self.all(f'[data-key="tab-{name}"]'))
+        self.press(f'[data-key="tab-{name}"]')
+
+    def to_job(self) -> None:
+        job = self.job_id
+        self.wait(lambda: self.all(f'[data-key="job-{job}"]'))
+        self.press(f'[data-key="job-{job}"]')
+        self.wait(lambda: self.all("svg.graph .vertex"))
+
+    @property
+    def complaints(self) -> list[str]:
+        return [e["message"] for e in self.browser.get_log("browser") if e["level"] == "SEVERE"]
