@@ -20,6 +20,7 @@ ALL = (
     "state_tables",
     "windows",
     "batch",
+    "micro_batch",
     "connectors",
     "control_plane",
     "live_state",

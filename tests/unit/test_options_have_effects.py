@@ -24,6 +24,7 @@ SAVEPOINTS = "spark/test_savepoints.py"
 LOGS = "unit/spark/test_worker_logs.py"
 OTEL = "unit/web/test_otel.py"
 TLS = "unit/web/test_tls.py"
+MICRO_BATCH = "unit/micro_batch/test_jobs.py"
 ROCKSDB = "unit/state/test_rocksdb.py"
 ROCKSDB_SLOT = "unit/taskmanager/test_rocksdb_slot.py"
 
@@ -77,10 +78,19 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     ),
     "pipeline.global-job-parameters": at(SLOT, "test_global_job_parameters_are_seen_by_functions"),
     "execution.runtime-mode": at(
-        ENVIRONMENT, "test_the_runtime_mode_picks_who_runs_the_job", "test_micro_batches_are_refused"
+        ENVIRONMENT, "test_the_runtime_mode_picks_who_runs_the_job", "test_micro_batches_have_a_runtime_of_their_own"
     ),
     "execution.batch.savepoint-path": at(
         "spark/batch/test_bootstrap.py", "test_streaming_goes_on_where_the_batch_run_ended"
+    ),
+    "tidegate.micro-batch.checkpoint-location": at(MICRO_BATCH, "test_the_location_of_another_job"),
+    "tidegate.micro-batch.trigger": at(
+        MICRO_BATCH, "test_available_now_ends_when_nothing_is_left", "test_triggers_without_python_are_refused"
+    ),
+    "tidegate.micro-batch.interval": at(MICRO_BATCH, "test_the_interval_is_the_trigger_of_the_query"),
+    "tidegate.micro-batch.max-records": at(MICRO_BATCH, "test_max_records_decides_how_large_batches_are"),
+    "tidegate.micro-batch.buckets": at(
+        "unit/micro_batch/test_buckets.py", "test_more_buckets_mean_less_state_for_a_small_batch"
     ),
     "execution.batch.buffer-size": at("unit/batch/test_tasks.py", "test_the_buffer_size_decides_how_blocks_are_cut"),
     "execution.buffer-timeout.interval": _BUFFER_TIMEOUT,

@@ -82,8 +82,8 @@ RUNTIME_MODE = ConfigOption(
     _ENUM,
     "STREAMING",
     "Who drives the operators: STREAMING, a gang of long-running tasks; BATCH, Spark stages, when all input is "
-    "bounded; AUTOMATIC, BATCH when every source is bounded and STREAMING otherwise. MICRO_BATCH is refused: "
-    "this version does not have it yet.",
+    "bounded; MICRO_BATCH, a query of Spark Structured Streaming; AUTOMATIC, BATCH when every source is bounded and "
+    "STREAMING otherwise.",
     choices=("STREAMING", "BATCH", "AUTOMATIC", "MICRO_BATCH"),
 )
 BATCH_SAVEPOINT_PATH = ConfigOption(
@@ -98,6 +98,46 @@ BATCH_BUFFER_SIZE = ConfigOption(
     16 << 20,
     "BATCH: at most about so many bytes of pickled results, and some ten thousand records, does a task gather before "
     "it cuts them to blocks for the shuffle. In memory, records take several times as much.",
+    minimum=1,
+)
+MICRO_BATCH_LOCATION = ConfigOption(
+    "tidegate.micro-batch.checkpoint-location",
+    _STRING,
+    None,
+    "MICRO_BATCH: the checkpoint location of the streaming query, a local or mounted folder. A program that is started "
+    "again with the same one goes on where it was. Unset: a folder with the job's id below "
+    "execution.checkpointing.dir, or a temporary one without that.",
+)
+MICRO_BATCH_TRIGGER = ConfigOption(
+    "tidegate.micro-batch.trigger",
+    _ENUM,
+    "PROCESSING_TIME",
+    "MICRO_BATCH: PROCESSING_TIME, a batch every tidegate.micro-batch.interval; AVAILABLE_NOW, batches until nothing "
+    "is left to read, then the job finishes. CONTINUOUS and REAL_TIME are refused: Spark runs no Python operators in "
+    "them.",
+    choices=("PROCESSING_TIME", "AVAILABLE_NOW", "CONTINUOUS", "REAL_TIME"),
+)
+MICRO_BATCH_INTERVAL = ConfigOption(
+    "tidegate.micro-batch.interval",
+    _DURATION,
+    0,
+    "MICRO_BATCH: time from the start of one batch to the start of the next. 0: one after the other.",
+    minimum=0,
+)
+MICRO_BATCH_MAX_RECORDS = ConfigOption(
+    "tidegate.micro-batch.max-records",
+    _INTEGER,
+    1_000_000,
+    "MICRO_BATCH: about so many records does a source read in one batch, over all its subtasks.",
+    minimum=1,
+)
+MICRO_BATCH_BUCKETS = ConfigOption(
+    "tidegate.micro-batch.buckets",
+    _INTEGER,
+    128,
+    "MICRO_BATCH: into so many buckets, at least, are the keys of an operator cut. A bucket is what is read from "
+    "Spark's state store and written to it at once: few are good for large batches that touch most keys, many for "
+    "small ones. There are at least as many as key groups.",
     minimum=1,
 )
 BUFFER_TIMEOUT = ConfigOption(

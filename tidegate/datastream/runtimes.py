@@ -14,6 +14,7 @@ from tidegate.jobmanager.runtime import Runtime
 _RUNTIMES = {  # mode -> module below tidegate.spark, and the class in it
     RuntimeExecutionMode.STREAMING: ("streaming.runtime", "StreamingRuntime"),
     RuntimeExecutionMode.BATCH: ("batch.runtime", "BatchRuntime"),
+    RuntimeExecutionMode.MICRO_BATCH: ("micro_batch.runtime", "MicroBatchRuntime"),
 }
 
 

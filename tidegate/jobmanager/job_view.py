@@ -124,7 +124,7 @@ class SettingView(View, frozen=True):
 class JobView(View, frozen=True):
     job_id: str
     name: str
-    mode: str  # STREAMING or BATCH
+    mode: str  # STREAMING, MICRO_BATCH or BATCH
     status_name: str = msgspec.field(name="status")
     slots: int  # how many tasks run at once: the workers of a gang, or the width of a batch job
     vertices: tuple[VertexView, ...]

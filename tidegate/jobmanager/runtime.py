@@ -1,7 +1,7 @@
 """The seam between the API and what drives the operators: a submission goes to a runtime, a job client comes back.
 
-There is a runtime per mode (STREAMING, BATCH). Nobody but the table of names in `datastream/runtimes.py` knows which
-ones there are.
+There is a runtime per mode (STREAMING, MICRO_BATCH, BATCH). Nobody but the table of names in `datastream/runtimes.py`
+knows which ones there are.
 """
 
 from __future__ import annotations

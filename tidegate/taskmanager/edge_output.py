@@ -30,6 +30,7 @@ class EdgeOutput(Generic[C]):
 
     local: int | None = None  # the channel to a task of this slot, which gets the very objects
     copies = True  # for that channel, where others write the same records later
+    turn = 0  # of outputs that take the channels in turn: where they stand. Set before the first record, if at all
 
     def __init__(self, edge: JobEdge, channels: list[C], clock: Clock, operator_name: str, subtask: int) -> None:
         self.edge = edge
@@ -76,22 +77,23 @@ class BroadcastOutput(EdgeOutput[C]):
 class RoundRobinOutput(EdgeOutput[C]):
     """Record i to channel i modulo n (REBALANCE, RESCALE), without looking at the records."""
 
-    _next = 0
-
     def emit(self, batch: Batch) -> None:
         n, count = len(self.channels), len(batch)
         now = self._clock.now_ms()
         for i in range(min(n, count)):
-            self.channels[(self._next + i) % n].add(batch.stride(i, n), now)
-        self._next = (self._next + count) % n
+            self.channels[(self.turn + i) % n].add(batch.stride(i, n), now)
+        self.turn = (self.turn + count) % n
 
 
 class ShuffleOutput(EdgeOutput[C]):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._random = random.Random(f"{self.edge.key}/{self._subtask}")
+        self._random: random.Random | None = None
 
     def emit(self, batch: Batch) -> None:
+        if self._random is None:  # others than before for a task that goes on
+            self._random = random.Random(f"{self.edge.key}/{self._subtask}/{self.turn}")
+        self.turn += len(batch)
         self._distribute(self._random.choices(range(len(self.channels)), k=len(batch)), batch)
 
 

@@ -31,6 +31,7 @@ from tidegate.taskmanager.task_time import TaskTime
 
 _SLICE_TARGET_MS = 4.0  # a slice of work should not take longer than this
 _FIRST_SLICE = 1  # nothing is known yet of how long the records take and how large their results are
+_UNLIMITED = 1 << 62
 _SLICE_BATCHES = 4  # a slice of work should not make more bytes of results than so many batches may have
 
 
@@ -73,6 +74,7 @@ class Task:
         self._ending = False  # all input was processed; operators still finish
         self._asynchronous = any(op.asynchronous for op in chain.operators)
         self.records_in = 0
+        self.may_read = _UNLIMITED  # records, of a source; whoever sets a limit does not call `step` when it is used up
         self.drained = False  # its sources were told to end: it would have had more to process
         self.restored_first = False  # restored batches on some inputs go before everything on the others
         self.restored_at_end = False  # the restored snapshot was taken after the end of data: finish() has run
@@ -212,9 +214,10 @@ class Task:
         if not source.finished:
             if not self.can_emit:
                 return False
-            count = source.poll(self._slice, now_ms)
+            count = source.poll(min(self._slice, self.may_read), now_ms)
             if count:
                 self.records_in += count
+                self.may_read -= count
                 self._measure(count, now_ms)
                 return True
         if source.finished:

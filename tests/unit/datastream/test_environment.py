@@ -235,11 +235,15 @@ def test_the_runtime_mode_picks_who_runs_the_job(mode, bounded, batch, submitted
     assert len(in_batch) == batch
 
 
-def test_micro_batches_are_refused(submitted):
+def test_micro_batches_have_a_runtime_of_their_own(submitted, monkeypatch):
+    in_batches = []
+    monkeypatch.setattr(
+        "tidegate.spark.micro_batch.runtime.MicroBatchRuntime._start", lambda _, job, __: in_batches.append(job)
+    )
     env = environment(execution_runtime__mode="MICRO_BATCH")
     env.from_collection([1]).print()
-    with pytest.raises(ConfigurationError, match=r"MICRO_BATCH is not available yet.*BATCH, AUTOMATIC"):
-        env.execute()
+    env.execute_async()
+    assert len(in_batches) == 1
 
 
 @pytest.mark.parametrize("parallelism", [0, -1])

@@ -45,7 +45,7 @@ def complete_savepoint(plan: SavepointPlan, graph: JobGraph, report: JobReport) 
     """Write the metadata, which makes it a savepoint, when all is there and nothing else is. Returns its path."""
     files = open_files(plan.location)
     metadata = _metadata(plan, graph, report)
-    _delete_strays(files, metadata)
+    delete_strays(files, metadata)
     write_savepoint_metadata(files, metadata)
     return plan.target
 
@@ -72,7 +72,7 @@ def _empty(vertex: VertexId, subtask: SubtaskIndex) -> TaskSnapshot:
     return TaskSnapshot(vertex=vertex, subtask=subtask, operators=[])
 
 
-def _delete_strays(files: Files, metadata: CheckpointMetadata) -> None:
+def delete_strays(files: Files, metadata: CheckpointMetadata) -> None:
     """Files of attempts that do not count: a reader of the tables would take them for state."""
     needed = set()
     for operator in metadata.operators:

@@ -33,7 +33,7 @@ class TaskLaunch:
     logs: WorkerLogs | None = None
 
 
-class BatchTaskError(Exception):
+class TaskTold(Exception):
     """How a failure gets through Spark to the driver: the text holds it twice, for people and encoded."""
 
 
@@ -48,13 +48,13 @@ def run_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> 
     try:
         with rare_collections(), worker_logging(launch.logs, 0):
             yield from _task(launch, index, received).run(received)
-    except (GeneratorExit, BatchTaskError):
+    except (GeneratorExit, TaskTold):
         raise
     except BaseException as error:  # also sys.exit() in user code
         from tidegate.taskmanager.failure import describe
         from tidegate.taskmanager.operators.base import attributed
 
-        raise _told(describe(attributed(error))) from None
+        raise told(describe(attributed(error))) from None
 
 
 def run_collected_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
@@ -69,9 +69,9 @@ def run_collected_partition(launch: TaskLaunch, index: int, received: Iterator[b
             yield from entry.payloads
 
 
-def _told(failure: FailureInfo) -> BatchTaskError:
+def told(failure: FailureInfo) -> TaskTold:
     encoded = base64.b64encode(msgspec.msgpack.encode(failure)).decode()
-    return BatchTaskError(f"{failure.summary}\n{failure.traceback}[tidegate-failure:{encoded}]")
+    return TaskTold(f"{failure.summary}\n{failure.traceback}[tidegate-failure:{encoded}]")
 
 
 def _task(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Any:
@@ -81,7 +81,7 @@ def _task(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Any:
     try:
         plan = load_plan(launch.plan, f"subtask {index}")
     except PlanNotLoadedError as error:
-        raise _told(error.failure) from None
+        raise told(error.failure) from None
     from tidegate.spark.batch.source_blocks import reading_blocks
     from tidegate.spark.batch.task import BatchTask
     from tidegate.spark.worker_files import local_paths

@@ -1,4 +1,4 @@
-"""What only a batch job asks of its operators, beyond what `Operator` promises to everybody.
+"""What only batches ask of their operators, beyond what `Operator` promises to everybody.
 
 A batch job has all its input. It reads the records of one group of keys after the other, lets tasks before a shuffle do
 part of the work, and commits on the driver when all tasks are done. Operators that take part in one of these implement
@@ -57,3 +57,8 @@ class HandsOverCommittables(abc.ABC):
     def take_committables(self) -> list[Any]:
         """Instead of `commit_all`: everything that waits to be committed. It belongs to the caller from now on, and
         outlives the operator. Called once, after `finish`."""
+
+    @abc.abstractmethod
+    def hand_over_committables(self) -> list[Any]:
+        """What `update_state` has just put into the operator's state to be committed, which leaves the state by this
+        call and belongs to the caller. The operator goes on. Called between `update_state` and the snapshot."""

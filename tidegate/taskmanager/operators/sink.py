@@ -141,6 +141,13 @@ class SinkOperator(Operator, HandsOverCommittables):
         taken, self._waiting = [committable for _, committable in self._waiting], []
         return taken
 
+    def hand_over_committables(self) -> list[Any]:
+        taken, self._waiting = [committable for _, committable in self._waiting], []
+        self._state.clear()
+        if self._of_all is not None:
+            self._of_all.clear()
+        return taken
+
     @property
     def committed(self) -> bool:
         return not self._waiting

@@ -153,8 +153,8 @@ function draw() {
 function head(job) {
   const running = !ENDED.includes(job.status);
   const buttons = running && state.access === "full" ? el("div", { class: "buttons" },
-    job.mode === "STREAMING" && el("button", { type: "button", "data-key": "savepoint", onclick: () => askSavepoint(job) }, "Savepoint"),
-    job.mode === "STREAMING" && el("button", { type: "button", "data-key": "stop", onclick: () => askStop(job) }, "Stop"),
+    job.mode !== "BATCH" && el("button", { type: "button", "data-key": "savepoint", onclick: () => askSavepoint(job) }, "Savepoint"),
+    job.mode !== "BATCH" && el("button", { type: "button", "data-key": "stop", onclick: () => askStop(job) }, "Stop"),
     el("button", { type: "button", class: "danger", "data-key": "cancel", onclick: () => askCancel(job) }, "Cancel")) : null;
   return el("div", { class: "head" }, el("h1", {}, job.job_name), badge(job.status), el("span", { class: "soft" }, `${job.mode} · ${job.job_id}`), buttons);
 }

@@ -1,0 +1,98 @@
+"""Buckets of keys: what a batch reads and writes of the state, and where subtasks are in Spark's shuffles."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+from tests.unit.micro_batch.engine import Engine
+from tidegate.common import Types
+from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.spark.micro_batch.places import pick_places, spark_hash
+from tidegate.spark.micro_batch.plan import Limits
+from tidegate.state.heap.buckets import Buckets
+from tidegate.state.key_groups import key_group
+
+KEYS = 1000
+
+
+class Remember(KeyedProcessFunction):
+    def open(self, ctx: Any) -> None:
+        self.seen = ctx.get_state(ValueStateDescriptor("seen", Types.STRING()))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.seen.update((self.seen.value() or "much to keep " * 20) + ".")
+        yield value
+
+
+class Forget(Remember):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        if self.seen.value() is None:
+            self.seen.update("seen")
+        else:
+            self.seen.clear()
+        yield value
+
+
+def engine(function: Any, numbers: list[int], buckets: int, max_records: int = KEYS) -> Engine:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    stream = env.from_collection(numbers).key_by(lambda n: n).process(function)
+    return Engine.collecting(stream, max_records=max_records, buckets=buckets)
+
+
+def last_batch(buckets: int) -> tuple[int, int, int]:
+    """Reads, writes and bytes of state in a batch that touches 10 keys of 1,000."""
+    running = engine(Remember(), [*range(KEYS), *range(10)] + [0] * KEYS, buckets, max_records=KEYS)
+    running.run_batch()
+    running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=10, buckets=buckets))
+    before = running.memories[1, 0]
+    running.run_batch()
+    after = running.memories[1, 0]
+    return after.reads - before.reads, after.writes - before.writes, after.bytes - before.bytes
+
+
+def test_more_buckets_mean_less_state_for_a_small_batch() -> None:
+    few, many = last_batch(128), last_batch(1024)
+    assert few[1] <= 10
+    assert many[1] == 10
+    assert many[2] < few[2]
+
+
+def test_only_buckets_with_records_are_read_and_written() -> None:
+    running = engine(Remember(), [*range(100), *[7] * 300], 128, max_records=100)
+    running.run_batch()
+    before = running.memories[1, 0]
+    running.run_batch()
+    after = running.memories[1, 0]
+    assert after.reads - before.reads == 1
+    assert after.writes - before.writes == 1
+
+
+def test_buckets_without_entries_are_dropped() -> None:
+    running = engine(Forget(), [*range(50), *range(50)], 128, max_records=50)
+    running.run_batch()
+    assert running.memories[1, 0].buckets
+    running.run_batch()
+    assert not running.memories[1, 0].buckets
+
+
+def test_all_keys_of_a_bucket_are_of_one_key_group() -> None:
+    buckets = Buckets(128, 8)
+    assert buckets.count == 1024
+    assert all(buckets.group_of(buckets.of_key[key]) == key_group(key, 128) for key in range(5000))
+
+
+def test_sparks_hash() -> None:
+    """As `SELECT hash(CAST(n AS INT))` says."""
+    assert [spark_hash(n) for n in (0, 1, 2, -1, 42)] == [933211791, -559580957, 1765031574, -1604776387, 29417773]
+
+
+def test_subtasks_are_spread_over_the_partitions() -> None:
+    tasks = [(vertex, subtask) for vertex in range(5) for subtask in range(7)]
+    places = pick_places(tasks, 7)
+    assert len(set(places.values())) == len(tasks)
+    assert 0 not in places.values()
+    assert all(spark_hash(place) % 7 == subtask for (_, subtask), place in places.items())
+    assert Counter(spark_hash(place) % 7 for place in places.values()) == dict.fromkeys(range(7), 5)

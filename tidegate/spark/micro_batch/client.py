@@ -1,0 +1,50 @@
+"""The client's side of a MICRO_BATCH job: savepoints, and the records of `execute_and_collect` batch by batch."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidegate.common.completable_future import CompletableFuture
+from tidegate.jobmanager.job_publisher import JobPublisher
+from tidegate.jobmanager.published_client import PublishedJobClient
+from tidegate.protocol.instructions import JobEnded
+from tidegate.spark.micro_batch.savepoints import SavepointRequests
+
+_END = object()
+
+
+class MicroBatchJobClient(PublishedJobClient):
+    """Made by `MicroBatchJob`. Thread-safe."""
+
+    def __init__(self, publisher: JobPublisher, savepoints: SavepointRequests, cancel: Callable[[], None]) -> None:
+        super().__init__(publisher, cancel)
+        self._savepoints = savepoints
+        # Not bounded: a batch's results are in the driver's memory anyway when they come here.
+        self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
+    ) -> CompletableFuture[str]:
+        return self._savepoints.request(savepoint_directory, stop=True, drain=advance_to_end_of_event_time)
+
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
+        return self._savepoints.request(savepoint_directory)
+
+    def collect_results(self) -> Iterator[Any]:
+        """The records of the collect sink, those of a batch when it is committed; raises at the end when the job
+        failed or was cancelled."""
+        while (chunk := self._chunks.get()) is not _END:
+            yield from pickle.loads(chunk)
+        self._result.result()
+
+    # ------------------------------------------------------------ for the job
+    def deliver(self, payloads: list[bytes]) -> None:
+        for payload in payloads:
+            self._chunks.put(payload)
+
+    def ended(self, end: JobEnded) -> None:
+        super().ended(end)
+        self._chunks.put(_END)

@@ -1,0 +1,355 @@
+"""One micro-batch job on the driver: runs the query, again when it failed and the restart strategy says so, and commits
+after every batch.
+
+A batch, step by step:
+
+1. `Control.allow(n)`: Spark finds a new offset, writes it to its offset log and runs batch n.
+2. All subtasks have run and their state is in Spark's state store; `_on_batch` (from `foreachBatch`) gets their report,
+   and writes what the sinks have prepared into the checkpoint location.
+3. Spark writes its commit of n. From here on the batch counts; until here, a failure runs it again.
+4. The job's thread sees the commit, has the sinks commit, hands out results, completes a savepoint, and allows n + 1.
+
+So nothing is visible outside that could be computed again otherwise: functions need not be deterministic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.common import options
+from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError
+from tidegate.common.ids import AttemptNumber
+from tidegate.common.job_id import JobID
+from tidegate.common.job_status import JobStatus
+from tidegate.jobmanager.failure_history import FailureHistory
+from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
+from tidegate.jobmanager.running_jobs import add_running_job
+from tidegate.protocol.instructions import JobEnded
+from tidegate.protocol.messages import FailureInfo
+from tidegate.spark.batch.commits import commit_all
+from tidegate.spark.batch.job import RetryPolicy
+from tidegate.spark.batch.worker import failure_in
+from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.micro_batch.client import MicroBatchJobClient
+from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, load_committables
+from tidegate.spark.micro_batch.plan import MicroBatchPlan, width
+from tidegate.spark.micro_batch.progress import Batches, Totals
+from tidegate.spark.micro_batch.query import start_query
+from tidegate.spark.micro_batch.report import BatchReport
+from tidegate.spark.micro_batch.savepoints import SavepointRequests, complete_savepoint
+from tidegate.spark.micro_batch.ticks import Control
+from tidegate.spark.spark_errors import summarize, why_spark_is_gone
+from tidegate.spark.worker_logs import WorkerLogs
+from tidegate.taskmanager.clock import SystemClock
+from tidegate.taskmanager.failure import describe
+from tidegate.web.history import History
+from tidegate.web.job_control import ClientPort
+from tidegate.web.otel import OtelSettings
+from tidegate.web.rest_settings import RestSettings
+
+log = logging.getLogger("tidegate.micro_batch")
+
+_LOOK_S = 0.01  # how often the job looks for Spark's commit while one is awaited
+_WATCH_S = 0.1  # and how often whether the query is still there
+_IDLE_S = 0.1  # pause after a batch in which nothing was read
+_STOP_S = 10.0
+
+
+class BatchRefusedError(Exception):
+    """Ends the query. Short: Spark searches the text of an error with a regular expression that overflows its stack
+    when the text is long. What has happened is kept here."""
+
+
+class MicroBatchJob:
+    """`start` returns at once; the client learns of the end. The location is open, and is closed at the end."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        plan: MicroBatchPlan,
+        bundle: CodeBundle,
+        configuration: Configuration,
+        location: CheckpointLocation,
+        temporary: bool,
+        logs: WorkerLogs,
+    ) -> None:
+        self._session = session
+        self._plan = plan
+        self._graph = plan.graph
+        self._bundle = bundle
+        self._logs = logs
+        self._location = location
+        self._temporary = temporary  # the location goes with the job
+        self._policy = RetryPolicy(configuration)
+        self._interval_ms: int = int(options.read(configuration, options.MICRO_BATCH_INTERVAL))
+        self._available_now = options.read(configuration, options.MICRO_BATCH_TRIGGER) == "AVAILABLE_NOW"
+        self._commit_retries: int = options.read(configuration, options.SINK_COMMIT_RETRIES)
+        self._commit_backoff_ms: float = options.read(configuration, options.SINK_COMMIT_BACKOFF)
+        self._clock = SystemClock()
+        self._job_id = JobID.from_hex(plan.graph.job_id)
+        self._control_folder = tempfile.mkdtemp(prefix="tidegate-micro-batch-")
+        self._control_path = os.path.join(self._control_folder, "control.json")
+        self._control = Control(self._control_path)
+        self._tasks = {(int(v), int(i)) for v, i in plan.graph.all_tasks()}
+        self._failures = FailureHistory()
+        self._attempt = 0
+        self._cancelled = threading.Event()
+        self._wake = threading.Event()
+        self._query: Any = None
+        # Between the thread that `_on_batch` comes on and the job's own: set by the first, taken by the second.
+        self._reported: BatchReport | None = None
+        self._batch_error: BaseException | None = None
+        self._batch_began_ms = 0.0
+        self._allow_at_ms = 0.0
+        self._allowed = -1
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name=f"tidegate-micro-batch-{self._job_id}", daemon=True)
+        self._statuses = StatusHistory()
+        self._batches = Batches(options.read(configuration, options.CHECKPOINT_HISTORY_SIZE))
+        self._totals = Totals()
+        self._publisher = JobPublisher(
+            plan.graph, "MICRO_BATCH", width(plan.graph), self._clock.now_ms(), configuration
+        )
+        self._savepoints = SavepointRequests(
+            plan.graph.job_id,
+            options.read(configuration, options.SAVEPOINT_DIR),
+            options.read(configuration, options.STORAGE_PERMISSIONS),
+            self._wake.set,
+        )
+        self.client = MicroBatchJobClient(self._publisher, self._savepoints, self.cancel)
+        rest, history = RestSettings.from_configuration(configuration), History.from_configuration(configuration)
+        self._port = ClientPort(self.client, rest, history, OtelSettings.from_configuration(configuration))
+
+    def start(self) -> None:
+        add_running_job(self)
+        self._port.open()  # before the thread, which closes it
+        self._thread.start()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        self._wake.set()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive() and not self._over
+
+    @property
+    def label(self) -> str:
+        return f"job '{self._graph.name}' ({self._job_id}, MICRO_BATCH)"
+
+    @property
+    def spark_groups(self) -> tuple[str, ...]:
+        query = self._query
+        return () if query is None else (str(query.runId),)
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    # ------------------------------------------------------------ the thread
+    def _run(self) -> None:
+        status, reason = JobStatus.FAILED, ""
+        try:
+            self._changed(JobStatus.RUNNING)
+            finished, reason = self._until_done()
+            if finished:
+                status = JobStatus.FINISHED
+            elif self._cancelled.is_set():
+                status = JobStatus.CANCELED
+        except BaseException as error:
+            log.debug("micro-batch job %s failed on the driver", self._job_id, exc_info=True)
+            self._record(describe(error))
+        finally:
+            self._location.close()
+            shutil.rmtree(self._control_folder, ignore_errors=True)
+            if self._temporary:
+                shutil.rmtree(self._location.path, ignore_errors=True)
+            self._savepoints.job_over(status.name)
+            self._changed(status)
+            runtime = self._clock.now_ms() - self._publisher.view.started_ms
+            end = JobEnded(
+                status,
+                self._failures.entries,
+                self._failures.total,
+                runtime,
+                accumulators=self._publisher.accumulators,
+                reason=reason,
+            )
+            self._port.close()
+            self._over = True
+            self.client.ended(end)
+
+    def _until_done(self) -> tuple[bool, str]:
+        """Whether it has finished; if not, why it is given up ("" when it was cancelled)."""
+        while not self._cancelled.is_set():
+            try:
+                self._location.check()
+                self._commit_left_over()
+                following = self._location.next_batch
+                if following:
+                    self._batches.restored(following - 1, self._clock.now_ms())
+                return self._run_query(following), ""
+            except (LocationError, ConfigurationError) as error:
+                failure, raised = FailureInfo(summary=str(error), permanent=True), True
+            except Exception as error:
+                if self._cancelled.is_set():
+                    break
+                told = failure_in(str(error))
+                gone = why_spark_is_gone(self._session.sparkContext)
+                if gone is not None:
+                    failure = FailureInfo(summary=f"Spark is gone: {gone}", permanent=True)
+                else:
+                    failure = FailureInfo(summary=summarize(error)) if told is None else told
+                raised = told is not None
+            self._record(failure)
+            verdict = self._policy.on_failure(failure, raised, self._clock.now_ms())
+            if isinstance(verdict, str):
+                return False, verdict
+            log.warning("job %s: attempt %d failed: %s", self._graph.name, self._attempt, failure.summary)
+            self._changed(JobStatus.RESTARTING)
+            if self._cancelled.wait(verdict / 1000):
+                break
+            self._attempt += 1
+            self._changed(JobStatus.RUNNING)
+        return False, ""
+
+    def _commit_left_over(self) -> None:
+        """What a batch before this attempt had prepared, and Spark has committed."""
+        for batch, committables in self._location.to_commit():
+            commit_all(self._graph, load_committables(committables), self._commit_retries, self._commit_backoff_ms)
+            self._location.committed(batch)
+
+    def _run_query(self, following: int) -> bool:
+        """True: the job has come to its end. Raises when the query has failed."""
+        self._reported, self._batch_error = None, None
+        self._allow(following)
+        attempt = self._attempt
+        self._query = start_query(
+            self._session,
+            self._plan,
+            self._bundle,
+            self._logs,
+            self._location.begin_attempt(),
+            self._location.path,
+            self._control_path,
+            self._interval_ms,
+            lambda rows, batch: self._on_batch(rows, batch, attempt),
+        )
+        try:
+            while not self._cancelled.is_set():
+                report = self._committed_report()
+                if report is not None:
+                    self._reported = None
+                    if self._complete(report):
+                        return True
+                if self._allow_at_ms and self._clock.now_ms() >= self._allow_at_ms:
+                    self._allow(self._allowed + 1)
+                self._wake.wait(_WATCH_S if self._reported is None and not self._allow_at_ms else _LOOK_S)
+                self._wake.clear()
+                if not self._query.isActive and self._committed_report() is None:
+                    raise self._query_error()
+            return False
+        finally:
+            self._stop_query()
+
+    def _committed_report(self) -> BatchReport | None:
+        """Of a batch that Spark has committed."""
+        report = self._reported
+        return report if report is not None and self._location.spark_committed(report.batch) else None
+
+    def _query_error(self) -> BaseException:
+        if self._batch_error is not None:
+            return self._batch_error
+        found = self._query.exception()
+        return RuntimeError("the streaming query has ended") if found is None else found
+
+    def _stop_query(self) -> None:
+        with contextlib.suppress(Exception):  # the session is gone, and the query with it
+            self._query.stop()
+            self._query.awaitTermination(_STOP_S)
+
+    def _allow(self, batch: int) -> None:
+        request = self._savepoints.take()
+        self._allow_at_ms = 0.0
+        self._allowed = batch
+        self._batch_began_ms = self._clock.now_ms()
+        if request is None:
+            self._control.allow(batch)
+        else:
+            self._control.allow(batch, request.target, self._savepoints.permissions, request.drain)
+
+    # ------------------------------------------------------------ batches
+    def _on_batch(self, rows: DataFrame, batch: int, attempt: int) -> None:
+        """On a thread of Py4J's. All subtasks run in here, once: their rows are asked for once."""
+        try:
+            self._check_current(attempt)
+            payloads = [bytes(row.payload) for row in rows.collect()]
+            report = BatchReport.read(batch, payloads, self._tasks)
+            self._check_current(attempt)
+            self._location.check()
+            self._location.prepared(batch, report.committables())
+            self._reported = report
+        except BaseException as error:
+            self._batch_error = error
+            raise BatchRefusedError(f"batch {batch} failed") from None
+        self._wake.set()
+
+    def _check_current(self, attempt: int) -> None:
+        if attempt != self._attempt or self._cancelled.is_set():
+            raise BatchRefusedError("this attempt is over")
+
+    def _complete(self, report: BatchReport) -> bool:
+        """Spark has committed the batch. True: it was the last one."""
+        batch = report.batch
+        committables = load_committables(report.committables())
+        commit_all(self._graph, committables, self._commit_retries, self._commit_backoff_ms)
+        self._location.committed(batch)
+        self.client.deliver(report.collected())
+        self._totals.add(report)
+        stopped = self._finish_savepoint(report)
+        now = self._clock.now_ms()
+        taken = any(task.snapshot for task in report.tasks)
+        self._batches.add(report, AttemptNumber(self._attempt), taken, self._batch_began_ms, now)
+        self._publisher.accumulators = self._totals.accumulators()
+        self._publisher.update(metrics=self._totals.metrics(), checkpoints=self._batches.view())
+        nothing_read = report.records_read == 0
+        if report.ended or stopped or (self._available_now and nothing_read and not taken):
+            return True
+        if nothing_read:
+            self._allow_at_ms = now + _IDLE_S * 1000
+        else:
+            self._allow(batch + 1)
+        return False
+
+    def _finish_savepoint(self, report: BatchReport) -> bool:
+        """True: the job ends with it."""
+        request = self._savepoints.under_way
+        if request is None or not any(task.snapshot or task.savepoint_error for task in report.tasks):
+            return False
+        permissions = self._savepoints.permissions
+        try:
+            complete_savepoint(request.target, permissions, self._graph, report, self._clock.now_ms())
+        except Exception as error:
+            self._savepoints.failed(error)
+            return False
+        self._savepoints.done()
+        return request.stop
+
+    # ------------------------------------------------------------ what is shown
+    def _record(self, failure: FailureInfo) -> None:
+        self._failures.record(AttemptNumber(self._attempt), failure, self._clock.now_ms())
+        self._publisher.update(failures=self._failures.entries)
+
+    def _changed(self, status: JobStatus) -> None:
+        attempt = AttemptNumber(self._attempt)
+        self._statuses.add(status, attempt, self._clock.now_ms())
+        self._publisher.update(attempt=attempt, checkpoints=self._batches.view(), **self._statuses.fields())
+        log.info("job %s (%s) is %s", self._graph.name, self._job_id, status.name)

@@ -1,0 +1,202 @@
+"""The checkpoint location of a micro-batch job: Spark's own files, and beside them a folder of ours, `tidegate`.
+
+    tidegate/job.json        whose it is: job id, operators, and the latest batch that was seen
+    tidegate/commits/<n>     what the sinks have prepared in batch n, until it is committed
+
+Spark writes `commits/<n>` when batch n is done with all its state. What the sinks have prepared is written before that
+(`prepared`), committed after it (`committed`), and then forgotten. So after a crash it is known what to do: a batch
+that Spark has committed is committed by the sinks too, again if need be; one that Spark has not is run again, and what
+was prepared in it counts for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tidegate.common import options
+from tidegate.common.errors import ConfigurationError, InternalError, TidegateError
+from tidegate.common.ids import OperatorId
+from tidegate.storage.job_lock import LocalJobLock
+from tidegate.storage.location import StorageLocation
+
+_FORMAT = 1
+Committables = list[tuple[OperatorId, bytes]]
+
+
+class LocationError(TidegateError):
+    """The checkpoint location is not what it was: a restart cannot help."""
+
+
+class _JobFile(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    job_id: str
+    job_name: str
+    program: dict[str, str]  # plan.fingerprint
+    latest: int = -1  # the latest batch that Spark has committed, as far as the job has seen
+    attempts: int = 0  # how often the query was started, by all runs of the program
+
+
+class CheckpointLocation:
+    """Used by one thread at a time. Call `open` first, `close` last."""
+
+    def __init__(self, path: str) -> None:
+        location = StorageLocation.parse(path)
+        if not location.is_local:
+            raise ConfigurationError(
+                f"{options.MICRO_BATCH_LOCATION.key}: {path} is not a folder that this machine sees as a file system; "
+                "this version of MICRO_BATCH keeps the list of what its sinks have prepared there, so give it a local "
+                "or a mounted folder"
+            )
+        self.path = location.local_path
+        self._own = os.path.join(self.path, "tidegate")
+        self._pending = os.path.join(self._own, "commits")
+        self._job_path = os.path.join(self._own, "job.json")
+        self._lock = LocalJobLock(self._own)
+        self._job: _JobFile | None = None
+
+    def open(self, job_id: str, job_name: str, program: dict[str, str], now_ms: float) -> str:
+        """Take it into possession. Returns the id of the job that it belongs to, which is `job_id` when it is new.
+        Raises, with a reason, when it is another's."""
+        if not os.path.exists(self._job_path) and os.path.isdir(os.path.join(self.path, "offsets")):
+            raise ConfigurationError(
+                f"{self.path} is the checkpoint location of another Spark query, which is not a Tidegate job; name "
+                f"another folder with {options.MICRO_BATCH_LOCATION.key}"
+            )
+        try:
+            os.makedirs(self._pending, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"{options.MICRO_BATCH_LOCATION.key}: {self.path}: {error}") from error
+        self._lock.acquire(now_ms)
+        try:
+            self._job = self._read_job()
+            if self._job is None:
+                self._write_job(_JobFile(format=_FORMAT, job_id=job_id, job_name=job_name, program=program))
+            else:
+                self._check_same(self._job, program)
+                self.check()
+        except BaseException:
+            self.close()
+            raise
+        assert self._job is not None
+        return self._job.job_id
+
+    def close(self) -> None:
+        self._lock.release()
+
+    @property
+    def next_batch(self) -> int:
+        """The first that Spark has not committed."""
+        return max(self._numbers(os.path.join(self.path, "commits")), default=-1) + 1
+
+    def check(self) -> None:
+        """Raises LocationError when it was deleted, or Spark's part of it."""
+        job = self._job
+        if job is None or not os.path.exists(self._job_path):
+            raise LocationError(
+                f"the checkpoint location {self.path} was deleted while the job ran, and the job's state with it; "
+                "start it from a savepoint, or from nothing, in another folder"
+            )
+        if job.latest >= self.next_batch:
+            raise LocationError(
+                f"the checkpoint location {self.path} has lost batches: the job had come to batch {job.latest}, and "
+                f"Spark's commits there end with {self.next_batch - 1}. Restore the folder, or start the job from a "
+                f"savepoint in another one ({options.MICRO_BATCH_LOCATION.key})"
+            )
+
+    def begin_attempt(self) -> int:
+        """A number for the query that is about to be started: no other has had it here."""
+        job = self._job
+        if job is None:
+            raise InternalError("the checkpoint location is not open")
+        self._write_job(msgspec.structs.replace(job, attempts=job.attempts + 1))
+        return job.attempts
+
+    def spark_committed(self, batch: int) -> bool:
+        return os.path.exists(os.path.join(self.path, "commits", str(batch)))
+
+    # ------------------------------------------------------------ what the sinks have prepared
+    def prepared(self, batch: int, committables: Committables) -> None:
+        """In the place of what an earlier run of the batch has prepared."""
+        path = os.path.join(self._pending, str(batch))
+        if committables:
+            _write(path, pickle.dumps(committables, 5))
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def to_commit(self) -> Iterator[tuple[int, Committables]]:
+        """The batches that Spark has committed and the sinks have not, oldest first."""
+        for batch in sorted(self._numbers(self._pending)):
+            if self.spark_committed(batch):
+                with open(os.path.join(self._pending, str(batch)), "rb") as file:
+                    yield batch, pickle.loads(file.read())
+
+    def committed(self, batch: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._pending, str(batch)))
+        job = self._job
+        if job is not None and batch > job.latest:
+            self._write_job(msgspec.structs.replace(job, latest=batch))
+
+    # ------------------------------------------------------------ files
+    def _read_job(self) -> _JobFile | None:
+        try:
+            with open(self._job_path, "rb") as file:
+                found = msgspec.json.decode(file.read(), type=_JobFile)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise LocationError(f"{self._job_path} cannot be read: {error}") from error
+        if found.format != _FORMAT:
+            raise ConfigurationError(
+                f"{self.path} was written by another version of Tidegate (format {found.format}, this one has "
+                f"{_FORMAT}); go on from a savepoint in another folder"
+            )
+        return found
+
+    def _write_job(self, job: _JobFile) -> None:
+        _write(self._job_path, msgspec.json.encode(job))
+        self._job = job
+
+    def _check_same(self, job: _JobFile, program: dict[str, str]) -> None:
+        if job.program == program:
+            return
+        gone = sorted(job.program.keys() - program.keys())
+        new = sorted(program.keys() - job.program.keys())
+        other = sorted(k for k in job.program.keys() & program.keys() if job.program[k] != program[k])
+        parts = [f"{what}: {', '.join(names)}" for what, names in (("only there", gone), ("only here", new)) if names]
+        parts += [f"{name}: {job.program[name]} there, {program[name]} here" for name in other]
+        raise ConfigurationError(
+            f"{self.path} is the checkpoint location of job '{job.job_name}' ({job.job_id}), which is another job or "
+            f"an older version of this one ({'; '.join(parts)}). A changed program goes on from a savepoint of the old "
+            f"one (execution.state-recovery.path) in a new folder ({options.MICRO_BATCH_LOCATION.key})"
+        )
+
+    def _numbers(self, folder: str) -> list[int]:
+        try:
+            return [int(name) for name in os.listdir(folder) if name.isdigit()]
+        except FileNotFoundError:
+            return []
+
+
+def _write(path: str, data: bytes) -> None:
+    """All of it or nothing, also when the machine fails."""
+    temporary = f"{path}.{os.getpid()}.new"
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def load_committables(pairs: Committables) -> dict[OperatorId, list[Any]]:
+    found: dict[OperatorId, list[Any]] = {}
+    for operator_id, pickled in pairs:
+        found.setdefault(operator_id, []).extend(pickle.loads(pickled))
+    return found

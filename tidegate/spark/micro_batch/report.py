@@ -1,0 +1,80 @@
+"""What the subtasks say to the driver when a batch is done: one row each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tidegate.common.errors import check_internal
+from tidegate.common.ids import OperatorId
+from tidegate.common.metric_values import MetricReport
+from tidegate.spark.micro_batch.exchange import REPORT
+from tidegate.storage.handles import TaskSnapshot
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    vertex: int
+    subtask: int
+    records_in: int
+    records_out: int
+    ended: bool  # all input was processed, in this batch or before
+    reads: bool  # a source, whose `records_in` it has read
+    state_bytes: int = 0  # written to Spark's state store
+    took_ms: float = 0.0
+    metrics: tuple[MetricReport, ...] = ()
+    accumulators: bytes = b""
+    committables: tuple[tuple[OperatorId, bytes], ...] = ()  # by operator: the pickled list
+    collected: tuple[bytes, ...] = ()  # results of `execute_and_collect`: pickled lists of values
+    snapshot: bytes = b""  # msgpack of a TaskSnapshot: its part of a savepoint
+    savepoint_error: str = ""  # why it could not write its part
+
+    def to_row(self) -> bytes:
+        return REPORT + pickle.dumps(self, 5)
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """All subtasks, in order."""
+
+    batch: int
+    tasks: list[TaskReport] = field(default_factory=list)
+
+    @staticmethod
+    def read(batch: int, payloads: Iterable[bytes], expected: set[tuple[int, int]]) -> BatchReport:
+        tasks = [pickle.loads(memoryview(payload)[1:]) for payload in payloads]
+        tasks.sort(key=lambda task: (task.vertex, task.subtask))
+        told = [(task.vertex, task.subtask) for task in tasks]
+        check_internal(
+            len(told) == len(set(told)) and set(told) == expected,
+            f"the report of batch {batch} is of {told} and not of {sorted(expected)}",
+        )
+        return BatchReport(batch, tasks)
+
+    @property
+    def ended(self) -> bool:
+        return all(task.ended for task in self.tasks)
+
+    @property
+    def records_read(self) -> int:
+        return sum(task.records_in for task in self.tasks if task.reads)
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(task.state_bytes for task in self.tasks)
+
+    def committables(self) -> list[tuple[OperatorId, bytes]]:
+        return [pair for task in self.tasks for pair in task.committables]
+
+    def snapshots(self) -> list[TaskSnapshot]:
+        return [msgspec.msgpack.decode(t.snapshot, type=TaskSnapshot) for t in self.tasks if t.snapshot]
+
+    def savepoint_error(self) -> str:
+        return next((t.savepoint_error for t in self.tasks if t.savepoint_error), "")
+
+    def collected(self) -> list[Any]:
+        return [payload for task in self.tasks for payload in task.collected]

@@ -1,0 +1,441 @@
+"""One subtask of a vertex in one batch: takes up its state, processes what came, leaves its state. No Spark in here.
+
+It is the task of a streaming job, fed from rows and stopped at the end of them: records, watermarks and the end of data
+come in the order of their channels, so operators, time and timers behave as they do in STREAMING mode. What begins and
+ends with the batch:
+
+- a source reads until the batch is full or nothing is there;
+- processing-time timers that are due are fired, and periodic watermarks are made;
+- results of asynchronous calls are waited for;
+- sinks prepare what they have written; it is the driver that commits it.
+
+Only buckets of keys are loaded that have records or a timer that may become due (`_needed`), and only those that have
+changed are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator
+
+import cloudpickle
+import msgspec
+
+from tidegate.common.ids import AttemptNumber, ChannelAddress, OperatorId, SubtaskIndex
+from tidegate.contracts.batches import Batch
+from tidegate.fault_tolerance.frozen_operator import FrozenOperator
+from tidegate.fault_tolerance.none.task import Unprotected
+from tidegate.graph.job_graph import JobEdge, JobVertex
+from tidegate.graph.operator_specs import WindowSpec
+from tidegate.graph.task_place import TaskPlace
+from tidegate.network.channels import InputChannel, OutputChannel
+from tidegate.network.elements import EndOfData, Watermark
+from tidegate.protocol.messages import Message
+from tidegate.spark.batch.host import BatchHost
+from tidegate.spark.micro_batch.exchange import BatchChannel, Row, RowWriter, fill_inputs
+from tidegate.spark.micro_batch.places import DRIVER
+from tidegate.spark.micro_batch.plan import MicroBatchPlan, Tick
+from tidegate.spark.micro_batch.report import TaskReport
+from tidegate.spark.micro_batch.task_state import (
+    NO_TIMER,
+    KeyedStates,
+    OwnState,
+    TaskMemory,
+    dump_bucket,
+    dump_own,
+    load_bucket,
+    load_own,
+    restores_of,
+)
+from tidegate.state.factory import HASHMAP, KeyedBackends
+from tidegate.state.heap.backend import HeapKeyedStateBackend
+from tidegate.state.heap.buckets import Buckets
+from tidegate.state.savepoint.writer import SavepointWriter
+from tidegate.storage.files import open_files
+from tidegate.storage.handles import OperatorSnapshot, TaskSnapshot
+from tidegate.storage.location import StorageLocation
+from tidegate.storage.reader import InlineStateSource
+from tidegate.storage.worker_storage import file_source
+from tidegate.storage.writers import InlineTaskStateWriter
+from tidegate.taskmanager.chain import OperatorChain
+from tidegate.taskmanager.edge_output import EdgeOutput, make_edge_output
+from tidegate.taskmanager.failure import OperatorFailure, describe
+from tidegate.taskmanager.operator_contexts import OperatorContexts, RestoredStates
+from tidegate.taskmanager.operators.base import bind
+from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables
+from tidegate.taskmanager.operators.collect import CollectOperator
+from tidegate.taskmanager.services import TaskServices
+from tidegate.taskmanager.task import Task, TaskChannels, TaskState
+from tidegate.taskmanager.timers import OperatorTimers
+from tidegate.taskmanager.user_report import UserReport
+
+log = logging.getLogger("tidegate.worker")
+
+_FIRST_RECORD_MS = 100.0  # how long a source waits for its first record of a batch
+_UNLIMITED = 1 << 62
+
+
+class MicroBatchTask:
+    """`run` is called once. `attempt_id` is unique among all attempts of all subtasks."""
+
+    def __init__(
+        self,
+        plan: MicroBatchPlan,
+        vertex: int,
+        subtask: int,
+        tick: Tick,
+        memory: TaskMemory,
+        attempt: int,
+        attempt_id: str,
+    ) -> None:
+        self._plan = plan
+        self._graph = plan.graph
+        self._vertex: JobVertex = plan.graph.vertices[vertex]
+        self._subtask = SubtaskIndex(subtask)
+        self._tick = tick
+        self._memory = memory
+        self._attempt = AttemptNumber(attempt)
+        self._attempt_id = attempt_id
+        self._host = BatchHost()
+        self._settings = dataclasses.replace(plan.settings, checkpointing=False)
+        self._buckets = Buckets(self._vertex.max_parallelism, plan.buckets_per_group(self._vertex))
+        self._keyed = any(node.spec.keyed for node in self._vertex.operators)
+        self._collected: list[bytes] = []
+        self._collecting: list[CollectOperator] = []
+        self._edges: list[EdgeOutput[OutputChannel]] = []
+        self._outputs: list[tuple[BatchChannel, int]] = []
+
+    def run(self, payloads: Iterable[bytes]) -> Iterator[Row]:
+        """`payloads`: all rows of elements for this subtask."""
+        started = self._host.clock.now_ms()
+        blob = self._memory.own()
+        own = None if blob is None else load_own(blob)
+        if own is not None and own.ended and not self._tick.savepoint:
+            yield DRIVER, self._report(None, ended=True).to_row()
+            return
+        inputs, names = self._inputs()
+        self._fill(inputs, payloads)
+        task = self._make_task(inputs, names, own)
+        try:
+            if own is None or not own.ended:
+                yield from self._process(task, own)
+            report = self._end_batch(task, own)
+            yield from self._written.finish()
+        finally:
+            try:
+                task.close()
+            finally:
+                self._host.close()
+        report = dataclasses.replace(report, took_ms=self._host.clock.now_ms() - started)
+        yield DRIVER, dataclasses.replace(report, records_out=self._records_out()).to_row()
+
+    def _records_out(self) -> int:
+        return sum(channel.records_out for channel, _ in self._outputs)
+
+    # ------------------------------------------------------------ building
+    def _inputs(self) -> tuple[list[InputChannel], list[str]]:
+        inputs: list[InputChannel] = []
+        names: list[str] = []
+        for edge in self._graph.in_edges(self._vertex.vertex_id):
+            for upstream in self._graph.upstream_subtasks(edge, self._subtask):
+                address = ChannelAddress(edge.edge_id, upstream, self._subtask)
+                inputs.append(InputChannel(address, len(inputs), edge.target_input, 0))
+                names.append(f"{edge.key}/{upstream}")
+        return inputs, names
+
+    def _fill(self, inputs: list[InputChannel], payloads: Iterable[bytes]) -> None:
+        try:
+            fill_inputs(inputs, payloads)
+        except Exception as error:
+            name = self._vertex.operators[0].name
+            raise OperatorFailure(name, self._subtask, "unpickling records from another task", error) from error
+
+    def _make_task(self, inputs: list[InputChannel], names: list[str], own: OwnState | None) -> Task:
+        place = TaskPlace(self._graph.job_id, self._vertex, self._subtask, self._attempt)
+        host = self._host
+        services = TaskServices(host.clock, host.run_async, host.run_coroutine, self, None, log.warning, _unheard)
+        backends = KeyedBackends(HASHMAP, self._settings.rocksdb, 0, host.clock.now_ms)
+        contexts = OperatorContexts(place, services, backends, self._settings, self._restored(own, inputs))
+        outputs = [self._edge_output(edge) for edge in self._graph.out_edges(self._vertex.vertex_id)]
+        self._written = RowWriter(self._outputs)
+        chain = OperatorChain(self._vertex, outputs, contexts.make)
+        self._collecting = [op for op in chain.operators if isinstance(op, CollectOperator)]
+        task = Task(
+            place, chain, TaskChannels(inputs, outputs, names), services, self._settings, lambda _: Unprotected()
+        )
+        if own is not None:
+            for channel in inputs:
+                channel.end_of_data = channel.index in own.ended_inputs
+            task.drained = own.drained
+            for output, turn in zip(outputs, own.turns, strict=True):
+                output.turn = turn
+        self._edges = outputs
+        return task
+
+    def _edge_output(self, edge: JobEdge) -> EdgeOutput[OutputChannel]:
+        channels: list[OutputChannel] = []
+        for downstream in self._graph.downstream_subtasks(edge, self._subtask):
+            address = ChannelAddress(edge.edge_id, self._subtask, downstream)
+            channel = BatchChannel(address, _UNLIMITED, self._settings.batch_size, self._settings.max_batch_bytes)
+            self._outputs.append((channel, self._plan.places[int(edge.target), int(downstream)]))
+            channels.append(channel)
+        name = self._vertex.operators[edge.source_operator].name
+        groups = self._graph.vertices[edge.target].max_parallelism
+        return make_edge_output(edge, channels, self._host.clock, name, self._subtask, groups)
+
+    # ------------------------------------------------------------ state that is taken up
+    def _restored(self, own: OwnState | None, inputs: list[InputChannel]) -> RestoredStates | None:
+        if own is None:
+            return self._first_restored()
+        found: list[KeyedStates] = []
+        if self._keyed and own.buckets:
+            needed = self._needed(own, inputs)
+            if needed is None or len(needed) * 2 > len(own.buckets):
+                found = [load_bucket(blob) for _, blob in self._memory.all_buckets()]
+            else:
+                blobs = (self._memory.bucket(number) for number in sorted(needed))
+                found = [load_bucket(blob) for blob in blobs if blob is not None]
+        return RestoredStates(own.checkpoint_id, InlineStateSource(), restores_of(own, found), False)
+
+    def _first_restored(self) -> RestoredStates | None:
+        restore = self._plan.restores.get((int(self._vertex.vertex_id), int(self._subtask)))
+        if restore is None or self._plan.restored_id is None:
+            return None
+        operators = {operator.operator_id: operator for operator in restore.operators}
+        return RestoredStates(self._plan.restored_id, file_source(self._plan.restore_root), operators, False)
+
+    def _needed(self, own: OwnState, inputs: list[InputChannel]) -> set[int] | None:
+        """The buckets that may be read in this batch. None: any."""
+        head = self._vertex.operators[0]
+        elements = [(channel.input_index, element) for channel in inputs for element in channel.queue]
+        highest = max((e.timestamp for _, e in elements if isinstance(e, Watermark)), default=None)
+        ends = any(isinstance(e, EndOfData) for _, e in elements)
+        later = any(node.spec.keyed for node in self._vertex.operators[1:])
+        if self._tick.savepoint or ends or later or not head.key_selectors:
+            return None
+        if isinstance(head.spec, WindowSpec) and (highest is not None or not head.spec.assigner.is_event_time()):
+            return None  # windows keep no timers that would say when they fire
+        now = self._host.clock.now_ms()
+        due = {
+            bucket
+            for bucket, (event, processing) in own.timers.items()
+            if processing <= now or (highest is not None and event <= highest)
+        }
+        selectors = [bind(selector, "get_key") for selector in head.key_selectors]
+        try:
+            for index, element in elements:
+                if isinstance(element, Batch) and index < len(selectors) and selectors[index] is not None:
+                    due |= self._buckets.touched(map(selectors[index], element.rows().values))
+        except Exception:  # whatever is wrong with the record is said when it is processed
+            return None
+        return due & set(own.buckets)
+
+    # ------------------------------------------------------------ work
+    def _process(self, task: Task, own: OwnState | None) -> Iterator[Row]:
+        chain, host = task.chain, self._host
+        chain.open()
+        if own is not None:
+            chain.notify_complete(own.checkpoint_id)  # Spark has committed that batch, or this one would not be
+        task.start()
+        if self._tick.drain:
+            task.drain()
+        source = chain.source
+        task.may_read = 0 if self._tick.savepoint else self._plan.max_records(self._vertex)
+        started = host.clock.now_ms()
+        while True:
+            now = host.clock.now_ms()
+            worked = task.tick(now)
+            reading = source is not None and task.state is TaskState.RUNNING and not source.finished
+            if reading and not task.may_read and not chain.behind:
+                worked = chain.advance(now, True) or worked
+            else:
+                worked = task.step(now) or worked
+            yield from self._take_rows()
+            if worked:
+                continue
+            if not all(op.settled for op in chain.operators):
+                host.wait(chain.next_deadline())
+                chain.advance(host.clock.now_ms(), True)
+            elif not chain.available:
+                host.sleep_until(None)
+            elif source is not None and reading and self._awaits_first(task) and now < started + _FIRST_RECORD_MS:
+                host.sleep_until(source.wake_at_ms)
+            else:
+                break
+        if task.state is TaskState.RUNNING and self._settings.watermark_interval_ms > 0:
+            for operator in chain.periodic:
+                operator.on_periodic(host.clock.now_ms())
+
+    def _awaits_first(self, task: Task) -> bool:
+        return not self._tick.savepoint and not task.records_in
+
+    def _take_rows(self) -> Iterator[Row]:
+        try:
+            yield from self._written.take()
+        except (GeneratorExit, OperatorFailure):
+            raise
+        except Exception as error:
+            name = self._vertex.operators[-1].name
+            raise OperatorFailure(name, self._subtask, "pickling its results", error) from error
+
+    # ------------------------------------------------------------ for the operators
+    def send(self, operator_id: OperatorId, subtask: SubtaskIndex, seq: int, payload: bytes) -> None:
+        """This is their result port: collected results are part of the report."""
+        self._collected.append(payload)
+        for operator in self._collecting:
+            if operator.node.operator_id == operator_id:
+                operator.acknowledged(seq)
+
+    def want_checkpoint(self) -> None:
+        """Every batch is one."""
+
+    # ------------------------------------------------------------ the end of the batch
+    def _end_batch(self, task: Task, own: OwnState | None) -> TaskReport:
+        chain, tick = task.chain, self._tick
+        checkpoint_id = tick.checkpoint_id
+        ended_before = own is not None and own.ended
+        ended = ended_before or task.state is TaskState.END_OF_DATA
+        if ended_before:
+            chain.open()
+        chain.prepare_barrier(checkpoint_id)
+        if not ended_before:
+            task.time.save(task.drained)
+        for operator in chain.operators:
+            operator.update_state(checkpoint_id, tick.time_ms)
+        committables = []
+        for operator in chain.operators:
+            if isinstance(operator, HandsOverCommittables) and (taken := operator.hand_over_committables()):
+                committables.append((operator.node.operator_id, bytes(cloudpickle.dumps(taken, 5))))
+        written = self._keep(task, own, ended)  # before the savepoint, which forgets what has changed
+        snapshot, error = self._savepoint(chain, ended and not task.drained)
+        users = UserReport(0.0)
+        users.watch(self._vertex.vertex_id, [operator.context for operator in chain.operators])
+        accumulators = users.final()
+        return dataclasses.replace(
+            self._report(task, ended),
+            state_bytes=written,
+            metrics=users.metrics,
+            accumulators=accumulators,
+            committables=tuple(committables),
+            collected=tuple(self._collected),
+            snapshot=snapshot,
+            savepoint_error=error,
+        )
+
+    def _report(self, task: Task | None, ended: bool) -> TaskReport:
+        vertex = self._vertex
+        read = 0 if task is None else task.records_in
+        return TaskReport(int(vertex.vertex_id), int(self._subtask), read, 0, ended, vertex.is_source)
+
+    def _keep(self, task: Task, own: OwnState | None, ended: bool) -> int:
+        """Write the state. Returns its bytes."""
+        sink = InlineTaskStateWriter(_UNLIMITED, task.name)
+        operators = [
+            OperatorSnapshot(
+                operator_id=op.node.operator_id,
+                name=op.node.name,
+                uid=op.node.uid or "",
+                lists=op.context.operator_state.snapshot().write(sink),
+            )
+            for op in task.chain.operators
+        ]
+        timers = {} if own is None else dict(own.timers)
+        numbers = set() if own is None else set(own.buckets)
+        written = self._keep_buckets(task, sink, timers, numbers, everything=own is None)
+        state = OwnState(
+            checkpoint_id=self._tick.checkpoint_id,
+            operators=operators,
+            ended_inputs=[channel.index for channel in task.inputs if channel.end_of_data],
+            ended=ended,
+            drained=task.drained,
+            timers=timers,
+            buckets=sorted(numbers),
+            turns=[output.turn for output in self._edges],
+        )
+        blob = dump_own(state)
+        self._memory.keep_own(blob)
+        return written + len(blob)
+
+    def _keep_buckets(
+        self,
+        task: Task,
+        sink: InlineTaskStateWriter,
+        timers: dict[int, tuple[int, int]],
+        numbers: set[int],
+        everything: bool,
+    ) -> int:
+        """Brings `timers` and `numbers` up to date too."""
+        changed: dict[int, KeyedStates] = {}
+        keyed = [(op.node.operator_id, op.context.keyed) for op in task.chain.operators if op.context.keyed is not None]
+        for operator_id, backend in keyed:
+            assert isinstance(backend, HeapKeyedStateBackend)
+            taken = self._buckets.take_changed(backend, self._tick.checkpoint_id, sink, everything or len(keyed) > 1)
+            for bucket, snapshot in taken.items():
+                states = changed.setdefault(bucket, {})
+                if snapshot is not None:
+                    states[operator_id] = snapshot
+        for bucket in changed:
+            timers.pop(bucket, None)
+        for _, backend in keyed:
+            assert isinstance(backend, HeapKeyedStateBackend)
+            self._note_timers(backend, timers, changed.keys())
+        written = 0
+        for bucket, states in changed.items():
+            if states:
+                blob = dump_bucket(states)
+                written += len(blob)
+                numbers.add(bucket)
+                self._memory.keep_bucket(bucket, blob)
+            elif bucket in numbers:
+                numbers.discard(bucket)
+                self._memory.drop_bucket(bucket)
+        return written
+
+    def _note_timers(
+        self, backend: HeapKeyedStateBackend, timers: dict[int, tuple[int, int]], changed: Iterable[int]
+    ) -> None:
+        of_key = self._buckets.of_key
+        for table in backend.tables():
+            if table.info.kind != "timers":
+                continue
+            for key, (_, timestamp) in table.base:
+                bucket = of_key[key]
+                if bucket in changed:
+                    event, processing = timers.get(bucket, (NO_TIMER, NO_TIMER))
+                    if table.info.name == OperatorTimers.EVENT:
+                        timers[bucket] = min(event, timestamp), processing
+                    else:
+                        timers[bucket] = event, min(processing, timestamp)
+
+    def _savepoint(self, chain: OperatorChain, at_end: bool) -> tuple[bytes, str]:
+        """Its part of the savepoint, encoded; or why there is none, which is no reason to fail the batch: it would be
+        run again with the same order, and fail for ever."""
+        tick = self._tick
+        if not tick.savepoint:
+            return b"", ""
+        frozen = [
+            FrozenOperator(op.node, op.context.keyed, op.context.operator_state, tick.checkpoint_id, True)
+            for op in chain.operators
+        ]
+        location = StorageLocation.parse(tick.savepoint).with_permissions(tick.permissions)
+        part = f"{self._subtask}-{self._attempt_id}"
+        try:
+            writer = SavepointWriter(
+                open_files(location), self._subtask, self._vertex.max_parallelism, tick.checkpoint_id, part
+            )
+            try:
+                operators = [operator.write_savepoint(writer) for operator in frozen]
+            except BaseException:
+                writer.abort()
+                raise
+        except Exception as error:
+            return b"", f"subtask {self._subtask} of '{self._vertex.name}': {describe(error).summary}"
+        snapshot = TaskSnapshot(
+            vertex=self._vertex.vertex_id, subtask=self._subtask, operators=operators, end_of_data=at_end
+        )
+        return msgspec.msgpack.encode(snapshot), ""
+
+
+def _unheard(message: Message) -> None:
+    """Control messages of a streaming task: the report says all that there is to say."""

@@ -1,0 +1,83 @@
+"""What a subtask leaves behind for the next batch, and where: one small blob of its own, and one for each bucket of
+keys that has any state. All of it is in Spark's state store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from tidegate.common.ids import CheckpointId, OperatorId
+from tidegate.storage.handles import KeyedSnapshot, OperatorRestore, OperatorSnapshot
+
+
+class TaskMemory(Protocol):
+    """The state of one subtask in Spark's state store, as of the batch before. Every call costs a round trip."""
+
+    def own(self) -> bytes | None: ...
+
+    def keep_own(self, blob: bytes) -> None: ...
+
+    def bucket(self, number: int) -> bytes | None: ...
+
+    def all_buckets(self) -> Iterator[tuple[int, bytes]]: ...
+
+    def keep_bucket(self, number: int, blob: bytes) -> None: ...
+
+    def drop_bucket(self, number: int) -> None: ...
+
+
+class OwnState(msgspec.Struct, frozen=True, kw_only=True):
+    """All but the keyed state."""
+
+    checkpoint_id: CheckpointId  # of the batch that wrote it
+    operators: list[OperatorSnapshot]  # their list states
+    ended_inputs: list[int] = []  # input channels that have come to their end
+    ended: bool = False  # the subtask has processed all its input
+    drained: bool = False  # only because it was told to
+    timers: dict[int, tuple[int, int]] = {}  # bucket -> its next event timer and processing timer; NO_TIMER: none
+    buckets: list[int] = []  # those that have a blob
+    turns: list[int] = []  # of the outputs that take their channels in turn, by edge
+
+
+NO_TIMER = 2**63 - 1
+
+KeyedStates = dict[OperatorId, KeyedSnapshot]
+
+_encode = msgspec.msgpack.encode
+_decode_own = msgspec.msgpack.Decoder(OwnState).decode
+_decode_bucket = msgspec.msgpack.Decoder(dict[str, KeyedSnapshot]).decode
+
+
+def dump_own(state: OwnState) -> bytes:
+    return _encode(state)
+
+
+def load_own(blob: bytes) -> OwnState:
+    return _decode_own(blob)
+
+
+def dump_bucket(states: KeyedStates) -> bytes:
+    return _encode(states)
+
+
+def load_bucket(blob: bytes) -> KeyedStates:
+    return _decode_bucket(blob)  # type: ignore[return-value]
+
+
+def restores_of(own: OwnState, buckets: Iterable[KeyedStates]) -> dict[OperatorId, OperatorRestore]:
+    """What each operator gets back: its lists, and the keyed state of the buckets that were loaded."""
+    keyed: dict[OperatorId, list[KeyedSnapshot]] = {}
+    for states in buckets:
+        for operator_id, snapshot in states.items():
+            keyed.setdefault(operator_id, []).append(snapshot)
+    return {
+        operator.operator_id: OperatorRestore(
+            operator_id=operator.operator_id,
+            keyed=keyed.get(operator.operator_id, []),
+            lists=[state for state in operator.lists if state.mode != "split"],
+            split_items={s.name: [(s.handle, 0, s.count)] for s in operator.lists if s.mode == "split"},
+        )
+        for operator in own.operators
+    }
