@@ -185,7 +185,7 @@ def test_every_described_path_answers() -> None:
     api = Api(FakeJobs(view), Gate(), threading.Event())
     last = view.checkpoints.history[-1].checkpoint_id
     for route in ROUTES:
-        path = route.path.format(job=view.job_id, vertex=0, checkpoint=last)
+        path = route.path.format(job=view.job_id, vertex=0, checkpoint=last, operator="count", state="seen")
         if route.method == "GET":
             answer = api.answer("GET", path, {}, b"")
             assert answer.status == 200
