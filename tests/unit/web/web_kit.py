@@ -16,6 +16,7 @@ from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.job_view import JobView
 from tidegate.testing.in_process_job import InProcessJob
 from tidegate.web.jobs import no_such_job
+from tidegate.web.live_state import StateQuestion
 
 MARKUP = "<script>alert(1)</script>"
 
@@ -91,6 +92,11 @@ class FakeJobs:
         self.view(job_id)
         self.calls.append(("stop", drain, directory))
         return "there"
+
+    def read_state(self, job_id: str, operator: str, state: str, question: StateQuestion) -> dict[str, Any]:
+        self.view(job_id)
+        self.calls.append(("state", operator, state, question))
+        return {"operator": operator, "state": state, "level": question.level, "answers": []}
 
     def cancel(self, job_id: str) -> str:
         self.view(job_id)

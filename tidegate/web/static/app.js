@@ -2,9 +2,10 @@
 
 import { badge, el, show } from "./dom.js";
 import { metricsView } from "./metrics.js";
+import { stateView } from "./state.js";
 import { checkpointsView, configView, failuresView, jobsView, overview } from "./views.js";
 
-const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["failures", "Failures"], ["metrics", "Metrics"], ["config", "Configuration"]];
+const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["failures", "Failures"], ["state", "State"], ["metrics", "Metrics"], ["config", "Configuration"]];
 const ENDED = ["FINISHED", "CANCELED", "FAILED"];
 const main = document.getElementById("main"), live = document.getElementById("live"), message = document.getElementById("message");
 const state = { access: null, job: null, vertex: null, checkpoint: null, filter: "", events: null, timer: null, drawing: 0 };
@@ -139,6 +140,7 @@ function draw() {
       content = checkpointsView(answer, detail, (n) => { state.checkpoint = state.checkpoint === n ? null : n; draw(); });
     } else if (tab === "failures") content = failuresView(await call("GET", `${base}/exceptions`));
     else if (tab === "metrics") content = metricsView(await call("GET", `${base}/metrics`), job, state.filter, (text) => { state.filter = text; draw(); });
+    else if (tab === "state") content = stateView(await call("GET", `${base}/state`), job, call);
     else if (tab === "config") content = configView(await call("GET", `${base}/config`));
     else {
       const vertex = state.vertex === null ? null : await call("GET", `${base}/vertices/${state.vertex}`);
