@@ -19,6 +19,7 @@ from tidegate.connectors.kafka.offsets import (
     KafkaOffsetsInitializer,
     KafkaTopicPartition,
 )
+from tidegate.connectors.kafka.reading import KafkaSplit
 from tidegate.connectors.kafka.serialization import KafkaRecord, KafkaRecordDeserializationSchema
 from tidegate.connectors.kafka.settings import KafkaError
 from tidegate.connectors.kafka.source import KafkaSource, KafkaSourceBuilder
@@ -213,16 +214,26 @@ def test_when_partitions_are_looked_for(broker: Broker, topic: str, caplog: pyte
 
 def test_a_reader_wakes_its_task_instead_of_being_asked(broker: Broker, topic: str) -> None:
     woken = threading.Event()
-    reading = Reading(of(broker, topic).build(), wake=woken.set)
+    reading = Reading(of(broker, topic).set_group_id(topic).build(), wake=woken.set)
     for _ in range(3):
         for reader in reading.readers:
             assert reader.poll(10) == []
             assert reader.wake_at_ms() > WallClock().now_ms() + 500
+            # The consumer is waited in by another thread: to ask it something must not hang.
+            assert reader.pending_records() is None
+            reader.notify_checkpoint_complete(1, reader.offset())
         assert not woken.is_set()
         broker.produce(topic, ["a", "b"], 1)
         assert woken.wait(20)
         assert reading.until(2) == ["a", "b"]
         woken.clear()
+    reading.readers.pop().close()
+    while reading.readers[0].wake_at_ms() is None:
+        assert reading.readers[0].poll(10) == []
+    broker.add_partitions(topic, 4)
+    broker.produce(topic, ["c"], 3)
+    reading.add([KafkaSplit(f"{topic}-3", topic, 3, 0, None)])  # discovered while nothing comes
+    assert reading.until(1) == ["c"]
     reading.close()
 
 

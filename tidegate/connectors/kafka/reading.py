@@ -11,11 +11,12 @@ offset of the last record says nothing, since the marks of transactions take off
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_
@@ -80,6 +81,7 @@ class PartitionClient:
         self._readers: dict[tuple[str, int], KafkaPartitionReader] = {}
         self._one_topic: str | None = None  # of all readers, when it is one
         self._paused: set[tuple[str, int]] = set()
+        self._committed: dict[str, int] = {}  # split -> offset that the group was told last
 
     def add(self, reader: KafkaPartitionReader, offset: int | None) -> None:
         """None: there is nothing to read for it."""
@@ -90,7 +92,12 @@ class PartitionClient:
         topics = {topic for topic, _ in self._readers}
         self._one_topic = split.topic if len(topics) == 1 else None
         if offset is not None:
-            self._consumer.incremental_assign([TopicPartition(split.topic, split.partition, offset)])
+            with self._apart():
+                self._consumer.incremental_assign([TopicPartition(split.topic, split.partition, offset)])
+
+    def _apart(self) -> contextlib.AbstractContextManager[None]:
+        """Around everything that is asked of the consumer besides its records."""
+        return contextlib.nullcontext() if self._watch is None else self._watch.apart()
 
     def fetch(self) -> None:
         """Give what has arrived to the readers."""
@@ -175,7 +182,8 @@ class PartitionClient:
         from confluent_kafka import TopicPartition
 
         self._paused.add(place)
-        self._consumer.pause([TopicPartition(*place)])
+        with self._apart():
+            self._consumer.pause([TopicPartition(*place)])
 
     def drained(self, place: tuple[str, int]) -> None:
         """The reader has taken all that was held for it."""
@@ -183,21 +191,29 @@ class PartitionClient:
 
         if place in self._paused:
             self._paused.discard(place)
-            self._consumer.resume([TopicPartition(*place)])
+            with self._apart():
+                self._consumer.resume([TopicPartition(*place)])
 
     def commit(self, split: KafkaSplit, offset: int) -> None:
         """To the group, for show: a job starts from its own checkpoints."""
         from confluent_kafka import KafkaException, TopicPartition
 
+        if self._committed.get(split.split_id) == offset:
+            return
+        self._committed[split.split_id] = offset
         try:
-            self._consumer.commit(offsets=[TopicPartition(split.topic, split.partition, offset)], asynchronous=True)
+            with self._apart():
+                self._consumer.commit(offsets=[TopicPartition(split.topic, split.partition, offset)], asynchronous=True)
         except KafkaException as error:
             _log.warning("KafkaSource: the group's offset was not committed: %s", error)
 
     def end_of(self, split: KafkaSplit) -> int | None:
-        """The end of the partition as of the latest fetch: nobody is asked for it. None: nothing was fetched yet."""
+        """The end of the partition as of the latest fetch: nobody is asked for it. None: nothing was fetched yet, or
+        nothing is there to fetch right now."""
         from confluent_kafka import TopicPartition
 
+        if self._watch is not None and self._watch.begun:
+            return None
         place = TopicPartition(split.topic, split.partition)
         found = None if self.closed else self._consumer.get_watermark_offsets(place, cached=True)
         return None if found is None or found[1] < 0 else int(found[1])
@@ -210,8 +226,9 @@ class PartitionClient:
         self._paused.discard((split.topic, split.partition))
         if self._readers:
             place = TopicPartition(split.topic, split.partition)
-            if place in self._consumer.assignment():
-                self._consumer.incremental_unassign([place])
+            with self._apart():
+                if place in self._consumer.assignment():
+                    self._consumer.incremental_unassign([place])
         else:
             self.closed = True
             if self._watch is not None:
@@ -221,19 +238,26 @@ class PartitionClient:
 
 class IdleWatch:
     """Waits for the next message of a consumer on a thread of its own, when told to, and wakes the mailbox. The message
-    comes before all that the consumer gives afterwards."""
+    comes before all that the consumer gives afterwards.
+
+    Nobody else may call the consumer meanwhile: some of its methods hold Python's lock while they wait for a lock that
+    `poll` has, and both would wait for ever. The mailbox uses `apart`."""
 
     def __init__(self, consumer: Any, wake: Callable[[], None]) -> None:
         self._consumer = consumer
         self._wake = wake
         self.begun = False  # of the mailbox: from `begin` until `take` gave something
         self._wanted = threading.Semaphore(0)
+        self._outside = threading.Event()  # the thread is not in the consumer
+        self._outside.set()
+        self._aside = False  # it is asked to leave it
         self._found: deque[Any] = deque()  # at most one: a message, or what the client raised
         self._ended = False
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         self.begun = True
+        self._outside.clear()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tidegate-kafka-watch", daemon=True)
             self._thread.start()
@@ -241,13 +265,25 @@ class IdleWatch:
 
     def take(self) -> list[Any]:
         """The message, when it is there. Raises what the client has raised."""
-        if not self._found:
+        if not self._outside.is_set() or not self._found:
             return []
         found = self._found.popleft()
         self.begun = False
         if isinstance(found, BaseException):
             raise found
         return [found]
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """The consumer is the mailbox's; waits for one look of the thread at the most."""
+        self._aside = True
+        self._outside.wait()
+        self._aside = False
+        try:
+            yield
+        finally:
+            if self.begun and not self._found:
+                self.begin()
 
     def end(self) -> None:
         """Before the consumer is closed."""
@@ -260,15 +296,18 @@ class IdleWatch:
         while True:
             self._wanted.acquire()
             found: Any = None
-            while found is None:
-                if self._ended:
-                    return
+            while found is None and not self._ended and not self._aside:
                 try:
                     found = self._consumer.poll(_WATCH_SECONDS)
                 except BaseException as error:
                     found = error
-            self._found.append(found)
-            self._wake()
+            if found is not None:
+                self._found.append(found)
+            self._outside.set()
+            if self._ended:
+                return
+            if found is not None:
+                self._wake()
 
 
 Deserializer = DeserializationSchema | KafkaRecordDeserializationSchema
