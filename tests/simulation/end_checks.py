@@ -68,14 +68,23 @@ def check_run(sim: Simulation) -> None:
 
 
 def check_retained(sim: Simulation) -> None:
-    """Whatever is deleted, the completed checkpoints stay whole."""
+    """Whatever is deleted, the completed checkpoints stay whole, and whatever cannot be deleted: no other checkpoint
+    looks complete that is not."""
     files = getattr(sim.storage, "fake_files", None)
     if files is None or sim.coordinator is None or sim.faults.damaged:
         return
+    _check_undeleted(sim, {checkpoint.checkpoint_id for checkpoint in sim.coordinator.store.checkpoints})
     for checkpoint in sim.coordinator.store.checkpoints:
         wanted = checkpoint_files(checkpoint.metadata) | {metadata_file(checkpoint.checkpoint_id)}
         gone = wanted - files.content.keys()
         check(not gone, f"files of the completed checkpoint {checkpoint.checkpoint_id} are gone: {gone}")
+
+
+def _check_undeleted(sim: Simulation, known: set[CheckpointId]) -> None:
+    with sim.undisturbed():
+        for n in sim.storage.completed_checkpoints():
+            if n not in known:
+                check_whole(sim, sim.storage.read_metadata(n))
 
 
 def _check_storage(sim: Simulation) -> None:

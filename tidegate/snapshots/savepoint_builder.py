@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tidegate
+from tidegate.common import options as settings
+from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.common.typeinfo import TypeInformation
@@ -253,12 +255,16 @@ class SavepointBuilder:
 
     def write(self, path: str, options: Mapping[str, str] | None = None) -> str:
         """Into a folder that does not exist or is empty; returns its path, from which a job can be started. Leaves
-        nothing behind when it fails."""
+        nothing behind when it fails. `options`: of the storage (endpoint, region, keys), and on local and shared disks
+        `tidegate.storage.permissions`: who may read it."""
         if self._written:
             raise ConfigurationError("this builder has written its savepoint already; make a new one")
         if not self._drafts:
             raise ConfigurationError("the savepoint would be empty; add the state of an operator first")
-        location = StorageLocation.parse(path, options)
+        given = dict(options or {})
+        chosen = {key: given.pop(key) for key in [settings.STORAGE_PERMISSIONS.key] if key in given}
+        permissions = settings.read(Configuration.from_dict(chosen), settings.STORAGE_PERMISSIONS)
+        location = StorageLocation.parse(path, given).with_permissions(permissions)
         files = open_files(location)
         if files.size(METADATA_NAME) is not None or files.names(""):
             raise SnapshotError(f"{files.describe('')} is not empty; write the savepoint to a new folder")

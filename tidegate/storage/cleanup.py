@@ -1,4 +1,4 @@
-"""Which files may be deleted when. `SharedFileRegistry` is a pure core; deleting is done by `delete_quietly`.
+"""Which files may be deleted when. `SharedFileRegistry` is a pure core; deleting is done by `OrderedDeletions`.
 
 A checkpoint n that is under way continues the chain of the newest checkpoint c that its tasks know to be complete. If c
 is discarded before n is complete, c's increments must stay for n. So files of `shared/` that nothing refers to any more
@@ -23,7 +23,7 @@ from tidegate.storage.handles import (
     StateHandle,
     TaskSnapshot,
 )
-from tidegate.storage.job_directory import SHARED, checkpoint_directory, metadata_file
+from tidegate.storage.job_directory import METADATA_NAME, SHARED, checkpoint_directory, metadata_file
 
 
 @dataclass
@@ -203,13 +203,56 @@ def _inherited_files(checkpoint_id: CheckpointId, snapshots: Iterable[OperatorSn
     }
 
 
-def delete_quietly(files: Files, deletion: Deletion) -> list[str]:
-    """Deletes what it can and returns the problems, a sentence each: failing to delete must not fail a job."""
-    problems = []
-    for delete, paths in ((files.delete_file, deletion.files), (files.delete_directory, deletion.directories)):
-        for path in paths:
-            try:
-                delete(path)
-            except SnapshotError as error:
-                problems.append(str(error))
-    return problems
+class OrderedDeletions:
+    """Deletes in one job directory, in the order in which it is asked to. Failing to delete never fails a job: what
+    goes wrong is returned, a sentence each, and what is left behind is an orphan.
+
+    But for metadata: a checkpoint whose metadata cannot be deleted has to stay whole, or it would be taken for a
+    complete one. So it, and everything that was asked for later (which may belong to it), waits until the next call
+    has deleted the metadata. A limit on what waits is kept: beyond it, what came last is left behind."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Deletion] = []
+
+    def delete(self, files: Files, deletion: Deletion) -> list[str]:
+        problems: list[str] = []
+        queue = [*self._waiting, deletion]
+        self._waiting = []
+        for number, one in enumerate(queue):
+            rest = _delete_until_stuck(files, one, problems)
+            if rest is not None:
+                self._waiting = _at_most(MAX_WAITING, [rest, *queue[number + 1 :]])
+                break
+        return problems
+
+
+MAX_WAITING = 20_000
+"""Paths that wait for metadata to be deleted."""
+
+
+def _delete_until_stuck(files: Files, deletion: Deletion, problems: list[str]) -> Deletion | None:
+    """What is left when metadata cannot be deleted; None when nothing is stuck."""
+    for number, path in enumerate(deletion.files):
+        try:
+            files.delete_file(path)
+        except SnapshotError as error:
+            if path.rpartition("/")[2] == METADATA_NAME:
+                problems.append(f"a checkpoint stays whole, and is tried again, since its metadata stays: {error}")
+                return Deletion(deletion.files[number:], deletion.directories)
+            problems.append(str(error))
+    for path in deletion.directories:
+        try:
+            files.delete_directory(path)
+        except SnapshotError as error:
+            problems.append(str(error))
+    return None
+
+
+def _at_most(paths: int, deletions: list[Deletion]) -> list[Deletion]:
+    kept = []
+    for deletion in deletions:
+        paths -= len(deletion.files) + len(deletion.directories)
+        if paths < 0 and kept:
+            break
+        kept.append(deletion)
+    return kept

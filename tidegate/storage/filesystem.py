@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.storage import compression
-from tidegate.storage.cleanup import Deletion, checkpoint_files, delete_quietly
+from tidegate.storage.cleanup import Deletion, OrderedDeletions, checkpoint_files
 from tidegate.storage.files import OWNER, PERMISSIONS, Files, check_writable, open_files, write_file
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import (
@@ -52,6 +52,7 @@ class FileSystemStorage:
         self._memory_limit = memory_limit
         self._guard = guard
         self._lock: JobLock | None = None
+        self._deletions = OrderedDeletions()
 
     @property
     def root(self) -> str:
@@ -142,12 +143,12 @@ class FileSystemStorage:
     # ------------------------------------------------------------ deleting
 
     def delete(self, deletion: Deletion) -> list[str]:
-        """Never raises; returns the problems."""
+        """Never raises; returns the problems. On one thread at a time."""
         try:
             self.check_owned()
         except SnapshotError as error:
             return [f"{len(deletion.files) + len(deletion.directories)} files and folders were not deleted: {error}"]
-        return delete_quietly(self.files(), deletion)
+        return self._deletions.delete(self.files(), deletion)
 
     def delete_orphans(self) -> list[str]:
         """Delete what crashed attempts left behind: directories of checkpoints without metadata, and shared files that

@@ -56,6 +56,26 @@ def restored(path: str, uid: str, kind: str, groups: tuple[int, int] | None = No
     return backend
 
 
+@pytest.mark.parametrize(("permissions", "expected"), [(None, 0o600), ("owner", 0o600), ("group", 0o640)])
+def test_who_may_read_a_built_savepoint_is_said_by_the_setting_that_says_it_for_all(
+    tmp_path: Path, permissions: str | None, expected: int
+) -> None:
+    builder = SavepointBuilder.new_savepoint().with_keyed_state("op", VALUE, [(key, key) for key in range(50)])
+    builder.with_operator_state("op", ListStateDescriptor("items"), [1, 2])
+    chosen = {} if permissions is None else {"tidegate.storage.permissions": permissions}
+    builder.write(str(tmp_path / "sp"), chosen)
+    files = [path for path in (tmp_path / "sp").rglob("*") if path.is_file()]
+    assert len(files) > 2
+    assert {path.stat().st_mode & 0o777 for path in files} == {expected}
+    assert (tmp_path / "sp").stat().st_mode & 0o777 == expected | 0o100 | (expected & 0o040) >> 2
+
+
+def test_permissions_that_there_are_not_are_refused(tmp_path: Path) -> None:
+    builder = SavepointBuilder.new_savepoint().with_keyed_state("op", VALUE, [(1, 1)])
+    with pytest.raises(ConfigurationError, match=r"tidegate\.storage\.permissions"):
+        builder.write(str(tmp_path / "sp"), {"tidegate.storage.permissions": "everybody"})
+
+
 @pytest.mark.parametrize("kind", ["hashmap", "rocksdb"])
 def test_state_from_plain_values_is_restored_by_a_backend(tmp_path: Path, kind: str) -> None:
     ttl = MapStateDescriptor("ttl", Types.STRING(), Types.LONG())

@@ -18,6 +18,7 @@ import pytest
 from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import ConfigurationError, SnapshotDamagedError, SnapshotError, StorageUnavailableError
 from tidegate.state.savepoint.format import write_savepoint_metadata
+from tidegate.storage import cleanup
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.files import LocalFiles, write_file
 from tidegate.storage.filesystem import FileSystemStorage
@@ -238,6 +239,51 @@ def test_deleting_never_raises(storage):
     problems = storage.delete(Deletion(files=["a-directory", "missing"], directories=["missing-directory"]))
     assert len(problems) == 1
     assert "a-directory" in problems[0]
+
+
+class Stuck(LocalFiles):
+    """Files that cannot be deleted while they are in `stuck`."""
+
+    stuck: set[str]
+
+    def delete_file(self, path):
+        if path in self.stuck:
+            raise StorageUnavailableError(f"cannot delete {path}")
+        super().delete_file(path)
+
+
+def test_a_checkpoint_whose_metadata_cannot_be_deleted_stays_whole_until_it_can(storage, monkeypatch):
+    files = Stuck(storage.root)
+    monkeypatch.setattr(storage, "files", lambda: files)
+    for name in ("chk-1/a.state", "shared/b.state", "shared/c.state"):
+        write_file(files, name, b"x")
+    storage.write_metadata(checkpoint(1))
+    whole = all_files(storage.root)
+    files.stuck = {"chk-1/_metadata"}
+    problems = storage.delete(Deletion(files=["chk-1/_metadata", "chk-1/a.state"], directories=["chk-1"]))
+    assert len(problems) == 1
+    assert "stays whole" in problems[0]
+    # Its shared files are released later, and others with them, which may be its too.
+    assert storage.delete(Deletion(files=["shared/b.state"])) == problems
+    assert all_files(storage.root) == whole
+    files.stuck = {"shared/b.state"}
+    assert storage.delete(Deletion(files=["shared/c.state"])) == ["cannot delete shared/b.state"]
+    assert all_files(storage.root) == ["shared/b.state"]
+
+
+def test_what_waits_for_metadata_that_cannot_be_deleted_is_bounded(storage, monkeypatch):
+    files = Stuck(storage.root)
+    monkeypatch.setattr(storage, "files", lambda: files)
+    monkeypatch.setattr(cleanup, "MAX_WAITING", 3)
+    for i in range(10):
+        write_file(files, f"shared/{i}", b"x")
+    files.stuck = {"chk-1/_metadata"}
+    storage.delete(Deletion(files=["chk-1/_metadata"]))
+    for i in range(10):
+        storage.delete(Deletion(files=[f"shared/{i}"]))
+    files.stuck = set()
+    assert storage.delete(Deletion()) == []
+    assert all_files(storage.root) == [f"shared/{i}" for i in range(2, 10)]
 
 
 def test_an_empty_job_directory_goes_with_the_job(tmp_path):
