@@ -98,7 +98,7 @@ def _check_storage(sim: Simulation) -> None:
     if sim.run_number:  # a worker of the killed driver may have written late, into the directory of a kept checkpoint
         kept = tuple(f"{checkpoint_directory(CheckpointId(n))}/" for n in sim.savepoints | sim.inherited)
         left = {path for path in left if not path.startswith(kept)}
-    excused = sim.faults.storage.undeleted or sim.faults.damaged
+    excused = sim.faults.storage.undeleted or sim.faults.damaged or sim.storage_threads.stuck
     check(not left or excused, f"left behind in the storage: {sorted(left)}")
     gone = wanted - files.content.keys()
     check(not gone or sim.faults.damaged, f"files of savepoints or retained checkpoints are gone: {gone}")

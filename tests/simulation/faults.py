@@ -81,10 +81,12 @@ class FaultPlan:
             world.commit_faults_left = rng.randint(1, 4)
             world.commit_fault_rate, world.commit_crash_rate = rng.choice(((0.5, 0.0), (0.2, 0.2), (0.0, 0.3)))
         if rng.random() < 0.06:
-            self._plan(self._cancel, within)
+            self._plan(self.cancel, within)
         files = getattr(sim.storage, "fake_files", None)
         if files is not None and sim.restarts is None:
             self._plan_driver_faults(within)
+        elif files is not None and rng.random() < self.damage_share:
+            self._armed.append((rng.randint(1, 4), self._damage))
         if files is not None:
             self.storage.begin(files)
         self._again = rng.choice((0, 0, 0, 1, 2, 4))
@@ -141,10 +143,12 @@ class FaultPlan:
             return
         for _ in range(self._rng.choice((0, 0, 1, 2))):
             self.storage.damage()
-        if self._rng.random() < 0.3:
-            self._sim.crash_driver(self._rng.random() < 0.5)
-        else:
+        if self._rng.random() >= 0.3:
             self._crash()
+        elif self._sim.restarts is not None:
+            self._sim.restarts.crash()
+        else:
+            self._sim.crash_driver(self._rng.random() < 0.5)
 
     @property
     def damaged(self) -> bool:
@@ -154,7 +158,7 @@ class FaultPlan:
         """The wall clocks are set. A process goes by the time at its start; those that start later see it."""
         self._sim.set_wall_clocks(self._rng.choice((-1, 1)) * any_ms(self._rng, 1.0, 2_000_000.0))
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
         self.cancelled = True
         self._sim.later("the user cancels", self._sim.cancel)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import end_checks
 from tests.simulation.verify import check
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
@@ -194,7 +195,11 @@ class Restarts:
         storage = self._sim.storage
         if point.root == storage.root:
             for n in reversed(storage.completed_checkpoints()):
-                metadata = storage.read_metadata(n)
+                try:
+                    metadata = storage.read_metadata(n)
+                except SnapshotDamagedError:
+                    check(self._sim.faults.damaged, f"checkpoint {n} is damaged")
+                    continue
                 if (
                     n < point.checkpoint_id
                     and n not in self._abandoned

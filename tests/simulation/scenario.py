@@ -145,7 +145,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         tick_ms=any_ms(rng, 0.1, 3.0),
         link_slowness=rng.choice((0.0, 0.0, 0.7, 0.9)),
         async_slowness=rng.choice((0.0, 0.0, 0.7, 0.95)),
-        restart=draw_restart(rng, may_give_up=faulty and not rescale),
+        restart=draw_restart(rng, may_give_up=faulty),
         hang_rate=rng.choice((0.0, 0.0, 0.01, 0.1)) if faulty else 0.0,
         clock_skew=rng.random() < 0.3,
         calm_after=rng.choice((1500, 3000)),

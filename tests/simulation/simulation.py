@@ -37,6 +37,7 @@ from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.carrier import InstructionCarrier
 from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.job_master import JobMaster
+from tidegate.jobmanager.preparation import other_checkpoints
 from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.network.wire import Frame
 from tidegate.protocol.codec import ProtocolError, decode_from_slot, encode
@@ -145,8 +146,9 @@ class Simulation(InstructionCarrier):
         if scenario.checkpoints is not None and storage is not None:
             highest = storage.highest_checkpoint()
             epoch = self.run_number + 1 if self.led else 0
+            others = other_checkpoints(storage, initial)
             self.coordinator = CheckpointCoordinator(
-                graph, scenario.checkpoints, storage.root, initial, highest, epoch=epoch
+                graph, scenario.checkpoints, storage.root, initial, highest, others=others, epoch=epoch
             )
             model = BarrierCheckpoints(self.coordinator, initial)
         runtime = dataclasses.replace(self.runtime, trace=self.lines is not None)

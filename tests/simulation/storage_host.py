@@ -23,10 +23,13 @@ class _Thread:
         self.slowness = slowness
         self.work: Work | None = None
         self.has_hung = False  # with this piece of work
+        self.stuck = False  # for ever, or until after the end of the job
 
 
 class SimStorageThreads:
     """Takes the place of `StorageThreads`."""
+
+    stuck_share = 0.1  # of the writes that hang
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -55,7 +58,7 @@ class SimStorageThreads:
     def _begin(self) -> None:
         """Every thread that has nothing to do takes what it may."""
         for thread in self._threads:
-            if thread.work is None:
+            if thread.work is None and not thread.stuck:
                 thread.work = self._queues.take(thread.lane)
                 thread.has_hung = False
                 if thread.work is not None:
@@ -66,9 +69,14 @@ class SimStorageThreads:
         assert work is not None
         if not thread.has_hung and sim.hangs():
             sim.trace(f"{work.what} hangs")
-            sim.struck["a storage thread of the driver hangs"] += 1
             thread.has_hung = True
             sim.helper_pool.discard(thread)
+            if thread.lane is Lane.WRITES and sim.rng.random() < self.stuck_share:
+                sim.struck["a write of metadata never returns"] += 1
+                thread.stuck = True
+                sim.after(any_ms(sim.rng, 1.0, 3000.0), sim.faults.cancel)  # no checkpoint will be complete any more
+                return
+            sim.struck["a storage thread of the driver hangs"] += 1
             sim.after(any_ms(sim.rng), lambda: sim.helper_pool.add(thread) if thread.work is work else None)
             return
         sim.trace(work.what)
@@ -81,8 +89,19 @@ class SimStorageThreads:
         self._begin()
 
     def finish(self) -> None:
-        """At the end of the job: what was asked for is done."""
-        while busy := [thread for thread in self._threads if thread.work is not None]:
+        """At the end of the job: what was asked for is done, but for what is stuck and what waits for it. A stuck write
+        may come to its end when nobody looks any more."""
+        while busy := [thread for thread in self._threads if thread.work is not None and not thread.stuck]:
             for thread in busy:
                 thread.has_hung = True
                 self.step(thread)
+        for thread in self._threads:
+            if thread.stuck and thread.work is not None and self._sim.rng.random() < 0.7:
+                self._sim.trace(f"late: {thread.work.what}")
+                thread.work.do()
+                thread.work = None
+                end_checks.check_retained(self._sim)
+
+    @property
+    def stuck(self) -> bool:
+        return any(thread.stuck for thread in self._threads)

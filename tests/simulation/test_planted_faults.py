@@ -17,8 +17,9 @@ from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
 from tidegate.protocol.messages import TriggerCheckpoint
-from tidegate.storage import reader
+from tidegate.storage import cleanup, reader
 from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.work_queues import WorkQueues
 from tidegate.taskmanager.failure import RestoreFailure
 
 MAX_SEEDS = 300
@@ -86,6 +87,16 @@ def the_failure_rate_counts_old_failures(patch: Patch) -> None:
     patch.setattr(FailureRate, "on_failure", for_ever)
 
 
+def files_go_though_their_metadata_stays(patch: Patch) -> None:
+    """When the metadata of a checkpoint cannot be deleted, the rest of it is."""
+    patch.setattr(cleanup, "METADATA_NAME", "nothing is called so")
+
+
+def deletions_overtake_writes(patch: Patch) -> None:
+    """A checkpoint that was aborted while its metadata was being written is deleted before the write has ended."""
+    patch.setattr(WorkQueues, "_is_behind_writes", lambda self, work: False)
+
+
 BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (what_cannot_be_read_counts_as_damaged, Mode.ALIGNED, Variation.PLAIN),
     (checksums_are_not_checked, Mode.ALIGNED, Variation.PLAIN),
@@ -94,6 +105,8 @@ BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (bytes_that_are_no_message_end_the_job_manager, Mode.ALIGNED, Variation.PLAIN),
     (a_source_goes_by_the_clock_of_the_driver, Mode.ALIGNED, Variation.PLAIN),
     (the_failure_rate_counts_old_failures, Mode.ALIGNED, Variation.PLAIN),
+    (files_go_though_their_metadata_stays, Mode.CONCURRENT, Variation.PLAIN),
+    (deletions_overtake_writes, Mode.ALIGNED, Variation.PLAIN),
     (offset_of_the_batch_after, Mode.AT_LEAST_ONCE, Variation.TIME),
 ]
 

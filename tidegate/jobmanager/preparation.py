@@ -12,7 +12,7 @@ import cloudpickle
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.common.worker_files import WorkerFiles
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
@@ -31,6 +31,7 @@ from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage import compression
 from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.filesystem import FileSystemStorage, latest_aligned
+from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.memory import JobManagerStorage
 from tidegate.storage.metadata import read_metadata
 from tidegate.taskmanager.clock import SystemClock
@@ -100,6 +101,7 @@ def prepare_job(
             storage.root,
             initial,
             highest,
+            others=other_checkpoints(storage, initial),
             epoch=0 if leadership is None else leadership.epoch,
             stopped=leadership is not None and leadership.record.stopped,
         )
@@ -202,3 +204,18 @@ def _initial_snapshot(configuration: Configuration, leadership: Leadership | Non
     loaded = read_metadata(path)
     claimed = options.read(configuration, options.RECOVERY_CLAIM_MODE) == "CLAIM" and not loaded.metadata.savepoint
     return RestorePoint(loaded.metadata, str(loaded.root), owned=claimed)
+
+
+def other_checkpoints(storage: CheckpointStorage, initial: RestorePoint | None) -> list[CheckpointMetadata]:
+    """Checkpoints that an earlier run of this job has left beside the one that this run has claimed. What they share
+    with it must not be deleted with it, or they would look complete without being it."""
+    if initial is None or not initial.owned or initial.root != storage.root:
+        return []
+    found = []
+    for checkpoint_id in storage.completed_checkpoints():
+        if checkpoint_id != initial.checkpoint_id:
+            try:
+                found.append(storage.read_metadata(checkpoint_id))
+            except SnapshotError as error:
+                log.warning("checkpoint %s, which is left of an earlier run, cannot be read: %s", checkpoint_id, error)
+    return found

@@ -249,7 +249,7 @@ def _delete_until_stuck(files: Files, deletion: Deletion, problems: list[str]) -
 
 
 def _at_most(paths: int, deletions: list[Deletion]) -> list[Deletion]:
-    kept = []
+    kept: list[Deletion] = []
     for deletion in deletions:
         paths -= len(deletion.files) + len(deletion.directories)
         if paths < 0 and kept:

@@ -17,6 +17,8 @@ import pytest
 
 from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import ConfigurationError, SnapshotDamagedError, SnapshotError, StorageUnavailableError
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.jobmanager.preparation import other_checkpoints
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage import cleanup
 from tidegate.storage.cleanup import Deletion
@@ -239,6 +241,17 @@ def test_deleting_never_raises(storage):
     problems = storage.delete(Deletion(files=["a-directory", "missing"], directories=["missing-directory"]))
     assert len(problems) == 1
     assert "a-directory" in problems[0]
+
+
+@pytest.mark.parametrize(("owned", "expected"), [(True, [1]), (False, [])])
+def test_what_an_earlier_run_left_beside_a_claimed_checkpoint_is_known(storage, owned, expected):
+    for n in (1, 2, 3):
+        storage.write_metadata(checkpoint(n))
+    Path(storage.root, "chk-3", "_metadata").write_bytes(b"TIDE")
+    claimed = RestorePoint(storage.read_metadata(2), storage.root, owned=owned)
+    assert [other.checkpoint_id for other in other_checkpoints(storage, claimed)] == expected
+    elsewhere = RestorePoint(storage.read_metadata(2), "/elsewhere", owned=True)
+    assert other_checkpoints(storage, elsewhere) == other_checkpoints(storage, None) == []
 
 
 class Stuck(LocalFiles):

@@ -17,7 +17,7 @@ recorded at that moment is undecided: the record says whether it is complete, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -59,7 +59,7 @@ from tidegate.protocol.messages import (
     TriggerCheckpoint,
 )
 from tidegate.storage.cleanup import Deletion, FileProtection, SharedFileRegistry
-from tidegate.storage.handles import EnumeratorState
+from tidegate.storage.handles import CheckpointMetadata, EnumeratorState
 from tidegate.storage.job_directory import checkpoint_directory
 
 _MAX_REMEMBERED = 100
@@ -90,9 +90,12 @@ class CheckpointCoordinator:
         initial: RestorePoint | None = None,
         highest_id: CheckpointId | None = None,
         *,
+        others: Iterable[CheckpointMetadata] = (),
         epoch: int = 0,
         stopped: bool = False,
     ) -> None:
+        """`others`: complete checkpoints below `root` that are not this run's to delete, and may share files with the
+        initial one, which is: these files stay."""
         self._graph = graph
         self._settings = settings
         self._root = root
@@ -102,6 +105,8 @@ class CheckpointCoordinator:
         self._files = SharedFileRegistry()
         if initial is not None and initial.root == root:
             self._files.adopt(initial.metadata)  # discarded only when it is ours to delete
+        for other in others:
+            self._files.adopt(other)
         # Until it is deleted. A job that makes no checkpoints leaves it alone: nothing would take its place.
         self._claimed = initial if initial is not None and initial.owned and settings.enabled else None
         self.store = CompletedCheckpointStore(settings.num_retained, root)
@@ -109,7 +114,8 @@ class CheckpointCoordinator:
         self._next_id = CheckpointId(max(highest_id or 0, initial.checkpoint_id if initial is not None else 0) + 1)
         self._attempt: AttemptNumber | None = None  # the running one, None between two
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}  # in order of ids; all of the running attempt
-        self._doomed: dict[CheckpointId, Deletion] = {}  # aborted while its metadata is written: deleted after that
+        # Aborted while their metadata is written: deleted after that, and until then none of their files.
+        self._doomed: set[CheckpointId] = set()
         self._undecided: dict[CheckpointId, PendingCheckpoint] = {}  # being recorded when their attempt was over
         self._exceeded = False  # too many failures in a row: the attempt is about to be over
         self._drain: CheckpointRequest | None = None  # set from the drain of the sources until its savepoint is due
@@ -200,9 +206,13 @@ class CheckpointCoordinator:
             for checkpoint in self.store.clear():
                 self._delete(self._files.discard(checkpoint.checkpoint_id))
             self._delete_claimed()
-        self._delete(self._files.drain())
-        for doomed in self._doomed.values():  # nobody may be there any more to hear that the write has ended
-            self._delete(doomed)
+        # Nobody may be there any more to hear that the write of metadata has ended. What those checkpoints share with
+        # others goes with them, not before: a write that ends late must not leave one that is complete to look at.
+        left = Deletion()
+        for doomed in sorted(self._doomed):
+            left.add(self._files.discard(doomed))
+        left.add(self._files.drain())
+        self._delete(left)
         self._out.append(DeleteOrphans())
         return self._take()
 
@@ -287,7 +297,7 @@ class CheckpointCoordinator:
         late = self._failed_savepoints.get(ack.checkpoint_id)
         if late is not None:
             self._out.append(DeleteSavepoint(late))
-        elif ack.checkpoint_id not in self._files.retained and ack.checkpoint_id not in self._doomed:
+        elif ack.checkpoint_id not in self._files.retained:
             self._delete(self._files.abandon(ack.checkpoint_id, [ack.snapshot]))
         return self._take()
 
@@ -303,10 +313,10 @@ class CheckpointCoordinator:
         self, attempt: AttemptNumber, checkpoint_id: CheckpointId, error: str | None, now_ms: float
     ) -> list[Outcome]:
         """`attempt` is the one that WriteMetadata named: an answer of another one completes nothing."""
-        doomed = self._doomed.pop(checkpoint_id, None)
         pending = self._pending.get(checkpoint_id)
-        if doomed is not None:
-            self._delete(doomed)
+        if checkpoint_id in self._doomed:
+            self._doomed.discard(checkpoint_id)
+            self._delete(self._files.discard(checkpoint_id))
         elif pending is not None and pending.state is PendingState.WRITING and pending.attempt == attempt:
             if error is not None:
                 self._abort(pending, CheckpointFailureReason.METADATA_FAILED, error, now_ms)
@@ -442,7 +452,7 @@ class CheckpointCoordinator:
         if pending.request.target:
             self._forget_savepoint(pending)
         elif pending.state is PendingState.WRITING and reason is not CheckpointFailureReason.METADATA_FAILED:
-            self._doomed[checkpoint_id] = self._files.discard(checkpoint_id)
+            self._doomed.add(checkpoint_id)
         elif pending.state is PendingState.WRITING:
             self._delete(self._files.discard(checkpoint_id))
         else:
@@ -541,7 +551,7 @@ class CheckpointCoordinator:
         check_internal(self._attempt is not None or not self._pending, "a pending checkpoint without an attempt")
         check_internal(list(self._pending) == sorted(self._pending), "pending checkpoints out of order")
         check_internal(all(n < self._next_id for n in self._pending), "a pending checkpoint from the future")
-        check_internal(not self._doomed.keys() & self._pending.keys(), "a checkpoint is doomed and pending")
+        check_internal(not self._doomed & self._pending.keys(), "a checkpoint is doomed and pending")
         check_internal(not self._undecided.keys() & self._pending.keys(), "a checkpoint is undecided and pending")
         check_internal(self._epoch > 0 or not self._undecided, "undecided without a record")
         for pending in self._pending.values():
