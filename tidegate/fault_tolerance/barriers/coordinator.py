@@ -60,7 +60,7 @@ from tidegate.protocol.messages import (
 )
 from tidegate.storage.cleanup import Deletion, FileProtection, SharedFileRegistry
 from tidegate.storage.handles import CheckpointMetadata, EnumeratorState
-from tidegate.storage.job_directory import checkpoint_directory
+from tidegate.storage.job_directory import checkpoint_directory, metadata_file
 
 _MAX_REMEMBERED = 100
 
@@ -316,7 +316,8 @@ class CheckpointCoordinator:
         pending = self._pending.get(checkpoint_id)
         if checkpoint_id in self._doomed:
             self._doomed.discard(checkpoint_id)
-            self._delete(self._files.discard(checkpoint_id))
+            at_the_end = Deletion([metadata_file(checkpoint_id)], [checkpoint_directory(checkpoint_id)])
+            self._delete(self._files.discard(checkpoint_id) or at_the_end)  # where it was discarded already
         elif pending is not None and pending.state is PendingState.WRITING and pending.attempt == attempt:
             if error is not None:
                 self._abort(pending, CheckpointFailureReason.METADATA_FAILED, error, now_ms)
