@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidegate.common import Row, Time, Types
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.common.type_schema import UNDECLARED, schema_of
 from tidegate.datastream.state import (
@@ -24,6 +25,7 @@ from tidegate.datastream.state import (
 from tidegate.state.factory import KeyedBackends
 from tidegate.state.operator_state import OperatorStateBackend
 from tidegate.state.rocksdb.settings import RocksDBSettings
+from tidegate.state.savepoint.tables import columns_of
 from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.handles import KeyedSnapshot, OperatorRestore
@@ -247,3 +249,14 @@ def test_large_tables_are_cut_into_files_of_bounded_size(tmp_path: Path, monkeyp
     assert len(snapshot.increments[0].chunks) == 3
     assert sum(1 for _ in read("hashmap", [snapshot], tmp_path).keys("v")) == 40_000
     assert schema_of(None) == UNDECLARED
+
+
+def test_a_table_whose_values_cannot_be_read_is_damaged() -> None:
+    import pyarrow as pa
+
+    no_text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    with pytest.raises(SnapshotDamagedError, match="the table holds values that cannot be read"):
+        columns_of(pa.table({"key": no_text}), ["key"], "the table")
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["key", "key"])
+    with pytest.raises(SnapshotDamagedError, match="the table holds values that cannot be read"):
+        columns_of(twice, ["key"], "the table")

@@ -71,4 +71,7 @@ def columns_of(table: pa.Table, names: list[str], where: str) -> list[list[Any]]
     missing = [name for name in names if name not in table.column_names]
     if missing:
         raise SnapshotDamagedError(f"{where} has no column {', '.join(missing)}: it is not a table of a savepoint")
-    return [table.column(name).to_pylist() for name in names]
+    try:
+        return [table.column(name).to_pylist() for name in names]
+    except Exception as error:  # text that is no UTF-8, a name that is there twice, a date beyond all calendars
+        raise SnapshotDamagedError(f"{where} holds values that cannot be read: {error}") from error
