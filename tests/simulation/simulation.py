@@ -409,7 +409,9 @@ class Simulation(InstructionCarrier):
         instruction = self.recording[0]
         n, savepoint = instruction.checkpoint_id, instruction.savepoint
         recorded = savepoint or n > self.record
-        self.record = n if recorded and not savepoint else self.record
+        if recorded and not savepoint:
+            self.record = n
+            self.world.completed[n] = self.run_number, instruction.attempt  # whether or not anybody lives to hear of it
 
         def answer() -> None:
             self.recording.popleft()
