@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.batch.test_tasks import Engine as BatchEngine
 from tests.unit.micro_batch.engine import Engine
 from tidegate.common import Configuration, Duration, Time, Types, WatermarkStrategy
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import (
     AggregateFunction,
     CheckpointedFunction,
@@ -27,7 +29,12 @@ from tidegate.datastream.state import (
 )
 from tidegate.datastream.window import TumblingEventTimeWindows
 from tidegate.snapshots import read_state
-from tidegate.testing.in_process_job import InProcessJob
+from tidegate.spark.batch.job_savepoint import complete_savepoint
+from tidegate.spark.batch.plan import SavepointPlan
+from tidegate.spark.batch.plan import plan_job as plan_batches
+from tidegate.storage.files import OWNER
+from tidegate.taskmanager.deployment import RuntimeSettings
+from tidegate.testing.in_process_job import InProcessJob, graph_of
 
 EVENTS = [(f"k{i % 7}", i) for i in range(140)]
 ALL_AT_ONCE = 10_000
@@ -173,6 +180,21 @@ def test_through_three_modes_and_back(tmp_path: Path) -> None:
         results += first_part(mode, target, number + 1, savepoint, steps=2)
         savepoint = str(target)
     results += the_rest("STREAMING", 2, str(savepoint))
+    assert sorted(results) == sorted(expected())
+
+
+@pytest.mark.parametrize("after", ["STREAMING", "MICRO_BATCH"])
+def test_a_savepoint_of_a_batch_job_moves(after: str, tmp_path: Path) -> None:
+    """All input was read; timers and windows that are not due by then are left for the job that goes on."""
+    stream = job(2)
+    stream.sink_to(CollectSink())
+    savepoint = SavepointPlan(str(tmp_path / "savepoint"), 0, OWNER)
+    plan = plan_batches(graph_of(stream.get_execution_environment()), RuntimeSettings(), 1 << 20, savepoint)
+    batch = BatchEngine(plan)
+    results = batch.run()
+    complete_savepoint(savepoint, plan.graph, batch.report())
+    assert len(results) < len(expected())
+    results += the_rest(after, 3, str(tmp_path / "savepoint"))
     assert sorted(results) == sorted(expected())
 
 
