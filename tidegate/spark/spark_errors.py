@@ -10,7 +10,7 @@ _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b"
 
 def summarize(error: BaseException) -> str:
     """Spark's story in one line, without Java stack traces."""
-    text = str(error)
+    text = str(error).partition("=== Streaming Query ===")[0]  # behind it: the query's offsets and its whole plan
     python = text.partition("An exception was thrown from the Python worker")[2].partition("SQLSTATE")[0]
     raised = [line.strip() for line in python.splitlines() if _PYTHON_ERROR.match(line)]
     if raised:

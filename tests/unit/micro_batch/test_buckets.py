@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from tests.unit.micro_batch.engine import Engine
-from tidegate.common import Types
+from tidegate.common import Types, WatermarkStrategy
 from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.spark.micro_batch.places import pick_places, spark_hash
@@ -76,6 +76,26 @@ def test_buckets_without_entries_are_dropped() -> None:
     assert running.memories[1, 0].buckets
     running.run_batch()
     assert not running.memories[1, 0].buckets
+
+
+class Alarm(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(value + 15)
+        return []
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), timestamp
+
+
+def test_timers_of_keys_without_records_fire_in_the_batch_that_makes_them_due() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n)
+    stamped = env.from_collection(list(range(60))).assign_timestamps_and_watermarks(times)
+    running = Engine.collecting(stamped.key_by(lambda n: n).process(Alarm()), max_records=10, kills=2)
+    for _ in range(5):
+        assert not running.run_batch().ended
+    assert running.results == [(n, n + 15) for n in range(34)]  # the watermark is at 48
+    assert running.run().results == [(n, n + 15) for n in range(60)]
 
 
 def test_all_keys_of_a_bucket_are_of_one_key_group() -> None:
