@@ -66,6 +66,21 @@ def run_w1(count: int, parallelism: int, settings: dict[str, str] | None = None)
     return time.perf_counter() - started
 
 
+def add(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return a[0], a[1] + b[1]
+
+
+def run_rolling(count: int, method: str) -> float:
+    """Seconds for `reduce` with a function of the user's, or for `sum`, `min`, `max`, `min_by` or `max_by`."""
+    env = environment(1)
+    keyed = numbers(env, count).map(to_pair).key_by(first)
+    stream = keyed.reduce(add) if method == "reduce" else getattr(keyed, method)(1)
+    stream.sink_to(DiscardingSink())
+    started = time.perf_counter()
+    env.execute(method)
+    return time.perf_counter() - started
+
+
 def run_chain(count: int) -> float:
     """Seconds for map -> filter -> discard in one chain."""
     env = environment(1)

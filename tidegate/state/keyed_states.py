@@ -201,6 +201,17 @@ class HeapMapState(MapState[Any, Any]):
         else:
             self._delta.pop(entry, None)
 
+    def changed_maps(self) -> dict[Any, dict[Any, Any] | None]:
+        """For operators of the runtime with hot loops: the maps by key that may be changed in place. Holds until the
+        next snapshot; a key that is not in it, or has None, has to go the usual way once."""
+        return self._delta
+
+    def changeable(self) -> dict[Any, Any]:
+        """Likewise: the map of the current key, which has one. Leave it with at least one entry, or `clear`."""
+        entry = self._cursor.current_key
+        content = self._delta.get(entry)
+        return self._take_over(entry) if content is None else content
+
     def _content(self) -> dict[Any, Any]:
         """The map of the current key, for reading only."""
         entry = self._cursor.current_key

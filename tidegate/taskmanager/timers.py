@@ -2,127 +2,184 @@
 
 A timer is (key, namespace, timestamp), once per time domain. The queue is in memory; beside it every timer is an entry
 of a keyed state, so that it is in every snapshot, moves with its key group, and is restored exactly.
+
+`register` and `pop_due` are a hot path (benchmark `windows`, "timers registered and fired"). Three things make them
+more than twice as fast as a heap with all times and a state that is always up to date: times are in a sorted list, to
+which new ones are added many at a time; a timer is put into the state when a snapshot is taken, and most have fired by
+then; nothing is made per timer but one pair.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager.time_limit import TimeLimit
 
-
-class Timer(NamedTuple):
-    timestamp: int
-    key: Any
-    namespace: Any
-
-
 Entry = tuple[Any, Any]
 """(key, namespace) of a timer."""
+
+OnTimer = Callable[[int, Any, Any], None]
+"""Takes time, key and namespace."""
+
+_FEW = 64  # new times that are not worth a merge
 
 
 class TimerQueue:
     """Timers of one domain, fired in order of their time, and of their registration where that is equal.
 
-    Grouped by time: the timers of windows share few different ones, and only these are in a heap.
+    Grouped by time: the timers of windows share few different ones.
     """
 
     def __init__(self, backend: Any, name: str) -> None:
         self._table = backend.table(KeyedStateInfo(name=name, kind="timers", namespaced=True))
-        self._times: list[int] = []  # a heap of all times in _at; may hold others, whose timers have been deleted
-        self._at: dict[int, Entry | dict[Entry, None]] = {}  # time -> its only timer, or all in order
+        # Time -> its only timer, or all in order, each with whether it is in the table.
+        self._at: dict[int, Entry | dict[Entry, bool]] = {}
+        # Times with timers that are not in the table -> which (some may be gone, or twice); None: the only one.
+        self._unsaved: dict[int, list[Entry] | None] = {}
+        # All times in _at are in one of these two, which may hold others, whose timers are gone.
+        self._sorted: list[int] = []  # descending
+        self._new: list[int] = []  # a heap
         self._firing: dict[int, list[Entry]] = {}  # time -> its timers in reverse order, but for newer ones
-        self._size = 0
         for key, (namespace, timestamp) in self._table.live_keys():
-            self._add(timestamp, (key, namespace))
+            self._restore(timestamp, (key, namespace))
+        self._sorted = sorted(self._at, reverse=True)
 
     def __len__(self) -> int:
-        return self._size
+        return sum(len(there) if type(there) is dict else 1 for there in self._at.values())
 
     def register(self, timestamp: int, key: Any, namespace: Any = None) -> None:
         """A second registration of the same timer changes nothing."""
-        if self._add(timestamp, (key, namespace)):
-            self._table.put((key, (namespace, timestamp)), True)
+        there = self._at.get(timestamp)
+        if there is None:
+            hash(key)  # refused here and not when a snapshot is taken: what is no key, or stands for none
+            self._at[timestamp] = key, namespace
+            self._unsaved[timestamp] = None
+            heapq.heappush(self._new, timestamp)
+        else:
+            self._register_beside(timestamp, there, (key, namespace))
+
+    def _register_beside(self, timestamp: int, there: Any, entry: Entry) -> None:
+        if type(there) is not dict:
+            if there == entry:
+                return
+            saved = timestamp not in self._unsaved
+            if not saved:
+                self._unsaved[timestamp] = [there]
+            there = self._at[timestamp] = {there: saved}
+        if entry not in there:
+            there[entry] = False
+            unsaved = self._unsaved.get(timestamp)
+            if unsaved is None:
+                self._unsaved[timestamp] = [entry]
+            else:
+                unsaved.append(entry)
 
     def delete(self, timestamp: int, key: Any, namespace: Any = None) -> None:
-        if self._discard(timestamp, (key, namespace)):
-            self._table.remove((key, (namespace, timestamp)))
+        there, entry = self._at.get(timestamp), (key, namespace)
+        saved: bool | None
+        if type(there) is dict:
+            saved = there.pop(entry, None)
+        else:
+            saved = None if there != entry else timestamp not in self._unsaved
+        if saved is not None:
+            self._removed(timestamp, entry, saved)
 
     def next_timestamp(self) -> int | None:
-        times = self._times
-        while times:
-            if times[0] in self._at:
-                return times[0]
-            heapq.heappop(times)
-        return None
+        at, times, new = self._at, self._sorted, self._new
+        while times and times[-1] not in at:
+            times.pop()
+        while new and new[0] not in at:
+            heapq.heappop(new)
+        if times and (not new or times[-1] <= new[0]):
+            return times[-1]
+        return new[0] if new else None
 
     def last_timestamp(self) -> int | None:
         return max(self._at, default=None)
 
     def clear(self) -> None:
         """Forget all timers; their entries in the state are the caller's business."""
-        self._times.clear()
-        self._at.clear()
-        self._firing.clear()
-        self._size = 0
+        for held in (self._at, self._unsaved, self._sorted, self._new, self._firing):
+            held.clear()
 
-    def pop_due(self, up_to: int) -> Timer | None:
-        """The earliest timer at or before `up_to`; it is gone when this returns."""
-        timestamp = self.next_timestamp()
-        if timestamp is None or timestamp > up_to:
-            return None
-        key, namespace = entry = self._first(timestamp)
-        self._discard(timestamp, entry)
-        self._table.remove((key, (namespace, timestamp)))
-        return Timer(timestamp, key, namespace)
+    def save(self) -> None:
+        """Bring the state up to date; called in the synchronous part of a snapshot."""
+        put, at = self._table.put, self._at
+        for timestamp, entries in self._unsaved.items():
+            there: Any = at[timestamp]
+            if entries is None:
+                put((there[0], (there[1], timestamp)), True)
+                continue
+            for entry in entries:
+                if there.get(entry) is False:
+                    there[entry] = True
+                    put((entry[0], (entry[1], timestamp)), True)
+        self._unsaved.clear()
 
-    def _add(self, timestamp: int, entry: Entry) -> bool:
+    def pop_due(self, up_to: int) -> tuple[int, Any, Any] | None:
+        """Time, key and namespace of the earliest timer at or before `up_to`; it is gone when this returns."""
+        at, times, new = self._at, self._sorted, self._new
+        while True:
+            first = times[-1] if times and (not new or times[-1] <= new[0]) else new[0] if new else None
+            if first is None or first > up_to:
+                return None
+            there = at.get(first)
+            if type(there) is dict:
+                entry = (self._firing.get(first) or self._in_order(first, there)).pop()
+                saved = there.pop(entry, None)
+                if saved is None:
+                    continue  # deleted meanwhile
+                if saved or not there:
+                    self._removed(first, entry, saved)
+                return first, entry[0], entry[1]
+            if times and times[-1] == first:
+                times.pop()
+            else:
+                heapq.heappop(new)
+            if there is not None:
+                del at[first]
+                key, namespace = there
+                if first in self._unsaved:
+                    del self._unsaved[first]
+                else:
+                    self._table.remove((key, (namespace, first)))
+                return first, key, namespace
+
+    def merge_new(self) -> None:
+        """Before many are popped: to take a time from the sorted list costs nothing, from a large heap a microsecond.
+        Each time is moved a few times at the most, since so few of those that were there are moved for it."""
+        if len(self._new) > _FEW and 8 * len(self._new) > len(self._sorted):
+            self._sorted += self._new
+            self._sorted.sort(reverse=True)
+            self._new.clear()
+
+    def _restore(self, timestamp: int, entry: Entry) -> None:
         there = self._at.get(timestamp)
         if there is None:
             self._at[timestamp] = entry
-            heapq.heappush(self._times, timestamp)
         elif type(there) is dict:
-            if entry in there:
-                return False
-            there[entry] = None
-        elif there == entry:
-            return False
+            there[entry] = True
         else:
-            self._at[timestamp] = {there: None, entry: None}  # type: ignore[dict-item]
-        self._size += 1
-        return True
+            self._at[timestamp] = {there: True, entry: True}  # type: ignore[dict-item]
 
-    def _discard(self, timestamp: int, entry: Entry) -> bool:
-        there = self._at.get(timestamp)
-        if type(there) is dict:
-            if entry not in there:
-                return False
-            del there[entry]
-            if not there:
-                del self._at[timestamp]
-                self._firing.pop(timestamp, None)
-        elif there == entry and there is not None:
-            del self._at[timestamp]
-        else:
-            return False
-        self._size -= 1
-        return True
-
-    def _first(self, timestamp: int) -> Entry:
-        """Taking the first of a dict again and again would look at all that were there before each time."""
+    def _removed(self, timestamp: int, entry: Entry, saved: bool) -> None:
+        """A timer is gone from its time, or was the only one."""
         there = self._at[timestamp]
-        if type(there) is not dict:
-            return there  # type: ignore[return-value]
-        order = self._firing.get(timestamp)
-        while True:
-            if not order:
-                order = self._firing[timestamp] = list(reversed(there))
-            entry = order.pop()
-            if entry in there:
-                return entry
+        if type(there) is not dict or not there:
+            del self._at[timestamp]
+            self._firing.pop(timestamp, None)
+            self._unsaved.pop(timestamp, None)
+        if saved:
+            self._table.remove((entry[0], (entry[1], timestamp)))
+
+    def _in_order(self, timestamp: int, there: dict[Entry, bool]) -> list[Entry]:
+        """The timers of a time, the first at the end: to take the first of a dict again and again would look at all
+        that were there before each time."""
+        order = self._firing[timestamp] = list(reversed(there))
+        return order
 
 
 class OperatorTimers:
@@ -140,15 +197,23 @@ class OperatorTimers:
         self.event.clear()
         self.processing.clear()
 
-    def fire(self, queue: TimerQueue, up_to: int, limit: int, on_timer: Callable[[Timer], None]) -> bool:
+    def save(self) -> None:
+        """Bring the state up to date; called in the synchronous part of a snapshot."""
+        self.event.save()
+        self.processing.save()
+
+    def fire(self, queue: TimerQueue, up_to: int, limit: int, on_timer: OnTimer) -> bool:
         """Fire what is due, in order, also what firing registers anew, at most `limit`, and no more when the time is
         up. True: nothing due is left."""
         time_limit = self._time_limit
+        pop_due = queue.pop_due
+        if limit:
+            queue.merge_new()
         for _ in range(limit):
-            timer = queue.pop_due(up_to)
+            timer = pop_due(up_to)
             if timer is None:
                 return True
-            on_timer(timer)
+            on_timer(*timer)
             if time_limit.expired:
                 break
         following = queue.next_timestamp()

@@ -203,6 +203,7 @@ def test_timers_are_a_table_of_timestamps(tmp_path: Path) -> None:
     timers = OperatorTimers(backend)
     timers.event.register(1234, "k")
     timers.event.register(99, "k", ("w", 1))
+    timers.save()
     snapshot = write(backend, tmp_path)
     folder = next((tmp_path / "op-1234").glob("keyed-_timers_event*"))
     assert sorted((r["value"], r["namespace"]) for r in pq.read_table(folder).to_pylist()) == [

@@ -93,6 +93,7 @@ def every_kind(first: int, last: int, removed: range = range(0)) -> Any:
                 for state in (v, row, u, items, m, r, a, t, tl):
                     state.clear()
                 timers.event.delete(1000 + key, key)
+        timers.save()
 
     return fill
 

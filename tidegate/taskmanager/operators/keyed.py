@@ -23,7 +23,7 @@ from tidegate.taskmanager.operators.base import FunctionOperator, bind
 from tidegate.taskmanager.operators.batch_mode import ReadsByKeys
 from tidegate.taskmanager.operators.results import emit_results
 from tidegate.taskmanager.runtime_context import KeyedElementContext, KeyedTimerContext, KeyedTimerService
-from tidegate.taskmanager.timers import OperatorTimers, Timer, TimerQueue
+from tidegate.taskmanager.timers import OperatorTimers, TimerQueue
 
 
 class NoCurrentKey:
@@ -77,6 +77,9 @@ class KeyedOperator(FunctionOperator, ReadsByKeys):
         self.backend.drop_all()
 
     def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        timers: OperatorTimers | None = getattr(self, "timers", None)
+        if timers is not None:
+            timers.save()
         if self.backend is not None and isinstance(self.function, CheckpointedFunction):
             self.backend.current_key = NoCurrentKey(self.name, "snapshot_state", "operator")
         super().update_state(checkpoint_id, timestamp)
@@ -119,17 +122,18 @@ class TimerOperator(KeyedOperator):
     def _fire(self, queue: TimerQueue, up_to: int, limit: int, keep_timestamp: bool) -> bool:
         values: list[Any] = []
         stamps: list[int] = []
-        context, on_timer = self._timer_context, self._on_timer
+        extend = values.extend
+        backend, context, on_timer = self.backend, self._timer_context, self._on_timer
 
-        def fire(timer: Timer) -> None:
+        def fire(timestamp: int, key: Any, _: Any) -> None:
             if on_timer is None:
                 return
-            self.backend.current_key = timer.key
-            context.stamp = timer.timestamp
-            results = on_timer(timer.timestamp, context)
+            backend.current_key = key
+            context.stamp = timestamp
+            results = on_timer(timestamp, context)
             if results is not None:
-                values.extend(results)
-                stamps.extend(repeat(timer.timestamp, len(values) - len(stamps)))
+                extend(results)
+                stamps.extend(repeat(timestamp, len(values) - len(stamps)))
 
         try:
             done = self.timers.fire(queue, up_to, limit, fire)

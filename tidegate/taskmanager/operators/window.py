@@ -36,7 +36,7 @@ from tidegate.taskmanager.operators.window_merging import MergingWindowSet
 from tidegate.taskmanager.operators.window_panes import PaneWindowOperator
 from tidegate.taskmanager.operators.window_slices import SliceWindowOperator
 from tidegate.taskmanager.operators.window_triggers import TriggerContext
-from tidegate.taskmanager.timers import OperatorTimers, Timer
+from tidegate.taskmanager.timers import OperatorTimers
 
 _CONTINUE = TriggerResult.CONTINUE
 
@@ -180,19 +180,19 @@ class WindowOperator(BaseWindowOperator):
         cleans_up = event_time == self.event_time
         context, merging = self._trigger_context, self._merging
 
-        def fire(timer: Timer) -> None:
-            window = state_window = timer.namespace
-            self.backend.current_key = timer.key
+        def fire(timestamp: int, key: Any, window: Any) -> None:
+            state_window = window
+            self.backend.current_key = key
             if merging is not None:
                 merging.load()
                 state_window = merging.state_window(window)
                 if state_window is None:
                     return  # of a window that has been merged or dropped
             context.window = window
-            result = ask(timer.timestamp, window, context)
+            result = ask(timestamp, window, context)
             if result is not _CONTINUE:
                 self._act(result, window, state_window)
-            if cleans_up and timer.timestamp == self._clean_up_time(window):
+            if cleans_up and timestamp == self._clean_up_time(window):
                 self._drop(window, state_window)
             if merging is not None:
                 merging.save()
