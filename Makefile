@@ -57,6 +57,7 @@ soak-kills: setup  ## put jobs of all kinds under real kills, freezes, cuts and 
 
 soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
 	$(PY) -m tests.connectors.soak
+	TIDEGATE_SOAK=1 $(PY) -m pytest -q -m soak tests/connectors
 
 fuzz: setup  ## feed every decoder and reader with damaged bytes, for a long time (FUZZ=examples per test)
 	TIDEGATE_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/fuzz -n $(JOBS) --timeout 0

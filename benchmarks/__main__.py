@@ -22,6 +22,7 @@ ALL = (
     "batch",
     "micro_batch",
     "connectors",
+    "kafka_pipeline",
     "control_plane",
     "live_state",
     "seeing",

@@ -12,6 +12,7 @@ import pytest
 from tests.connectors.broker import Broker, running_broker
 from tests.connectors.cache import UnavailableError
 from tests.connectors.database import Database, running_database
+from tests.connectors.on_processes import processes_for_spark
 
 
 def _missing(error: UnavailableError) -> None:
@@ -43,6 +44,13 @@ def database() -> Iterator[Database]:
 def name() -> str:
     """A name that no other test has: topics, prefixes, tables."""
     return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def on_processes() -> Iterator[None]:
+    """Jobs that are started with `on_processes.start_job` have processes of their own for Spark's."""
+    with processes_for_spark():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,18 +3,29 @@ database under them at random moments."""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from tests.connectors.broker import Broker
 from tests.spark.recovery_kit import CountPerKey, completed, key_of, kill
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.serialization import SimpleStringSchema
 from tidegate.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
+
+SOAK = [
+    pytest.mark.soak,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not os.environ.get("TIDEGATE_SOAK"), reason="make soak-connectors runs it"),
+]
+"""For what takes a minute, or needs more than the tests of this folder start."""
 
 
 class Feeder:
@@ -55,6 +66,23 @@ class Feeder:
             .set_unbounded(KafkaOffsetsInitializer.offsets(stops))
             .build()
         )
+
+
+def feed(broker: Broker, places: list[tuple[str, int]], numbers: range) -> None:
+    """Writes the keys of these records to topics and partitions, in turn."""
+    keys: dict[tuple[str, int], list[str]] = {place: [] for place in places}
+    for turn, number in enumerate(numbers):
+        keys[places[turn % len(places)]].append(key_of(number))
+    for (topic, partition), mine in keys.items():
+        broker.produce(topic, mine, partition)
+
+
+def read_whole(broker: Broker, topic: str, records: int, timeout_s: float = 90) -> Counter[str]:
+    """What is committed in a topic, when there are so many records, or when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while len(values := broker.values(topic)) < records and time.monotonic() < deadline:
+        time.sleep(1)
+    return Counter(values)
 
 
 def restarted(thing: Any) -> Callable[[], None]:

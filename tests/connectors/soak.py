@@ -1,12 +1,13 @@
-"""`python -m tests.connectors.soak [--kills N] [--seed S]`, or `make soak-connectors`.
+"""`python -m tests.connectors.soak [--kills N] [--seed S] [--without-spark]`, or `make soak-connectors`.
 
 Jobs from Kafka to Kafka and to PostgreSQL, one after the other, while workers, broker and database are killed at random
 moments, until there were N kills. Every job ends by comparing its output, read as committed, with that of a run without
-failures."""
+failures. Without Spark the workers are processes of this program (`on_processes.py`): all else is the same."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import tempfile
 import time
@@ -19,6 +20,7 @@ from tests.connectors.broker import Broker, running_broker
 from tests.connectors.database import Database, running_database
 from tests.connectors.kafka_kit import builder
 from tests.connectors.kills import Feeder, counted, restarted, under_fire
+from tests.connectors.on_processes import processes_for_spark, start_job
 from tests.spark.recovery_kit import assert_exact, with_checkpoints
 from tidegate.common import Configuration
 from tidegate.datastream import StreamExecutionEnvironment
@@ -35,6 +37,7 @@ def one_job(spark: Any, broker: Broker, database: Database, rng: random.Random, 
     broker.create_topic(name, 4)
     feeder = Feeder(broker, name, 2000 * (kills + 2), 1500, 4).start()
     env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({}), spark=spark)
+    start = start_job if spark is None else (lambda env: env.execute_async(name))
     with tempfile.TemporaryDirectory() as folder:
         with_checkpoints(env.set_parallelism(parallelism), Path(folder), interval_ms=rng.choice([100, 300, 1000]))
         if unaligned:
@@ -51,7 +54,7 @@ def one_job(spark: Any, broker: Broker, database: Database, rng: random.Random, 
             build = build.upsert() if how == "upsert" else build
             stream.map(lambda line: (line,)).sink_to(build.build())
             outside.append(restarted(database))
-        done = under_fire(env.execute_async(name), rng, kills, outside, timeout_s=600)
+        done = under_fire(start(env), rng, kills, outside, timeout_s=600)
     if how == "kafka":
         lines = broker.values(f"{name}-out")
     else:
@@ -64,20 +67,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.connectors.soak")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--without-spark", action="store_true")
     arguments = parser.parse_args()
-    from tidegate.spark.session import obtain_session
-
     rng = random.Random(arguments.seed)
-    spark = obtain_session(Configuration.from_dict({"spark.master": f"local[{SLOTS}]"}), None, SLOTS)
+    spark = None
+    if not arguments.without_spark:
+        from tidegate.spark.session import obtain_session
+
+        spark = obtain_session(Configuration.from_dict({"spark.master": f"local[{SLOTS}]"}), None, SLOTS)
     total: Counter[str] = Counter()
     jobs, began = 0, time.monotonic()
-    with running_broker() as broker, running_database() as database:
+    on_what = processes_for_spark() if spark is None else contextlib.nullcontext()
+    with on_what, running_broker() as broker, running_database() as database:
         while sum(total.values()) < arguments.kills:
             total.update(one_job(spark, broker, database, rng, KILLS_PER_JOB))
             jobs += 1
             seconds = time.monotonic() - began
             print(f"seed {arguments.seed}: {jobs} jobs exact, killed {dict(total)}, {seconds:.0f} s", flush=True)
-    spark.stop()
+    if spark is not None:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -103,6 +103,29 @@ def test_a_bounded_job_in_batch_mode_reads_and_writes_kafka(make_env: Any, broke
     assert Counter(broker.values(out)) == Counter(f"<{n}>" for n in range(1000))
 
 
+def test_a_batch_job_is_refused_before_it_starts_when_a_sink_cannot_be_written(
+    make_env: Any, broker: Broker, database: Database, name: str
+) -> None:
+    from tidegate.common.errors import ConfigurationError, JobGraphError, TidegateError
+    from tidegate.datastream import RuntimeExecutionMode
+
+    broker.create_topic(name)
+    database.execute(f"CREATE TABLE {name} (line text)")
+    rows = PostgresSink.builder().set_url(database.url)
+    prefixed = builder(broker, name).set_transactional_id_prefix(name).build()
+    for sinks, error, text in [
+        ([builder(broker, f"{name}-none").build()], TidegateError, f"no topic '{name}-none'"),
+        ([rows.set_table(name).set_columns("other").build()], TidegateError, "other"),
+        ([rows.set_table(name).set_columns("line").upsert().build()], ConfigurationError, "has no primary key"),
+        ([prefixed, prefixed], JobGraphError, f"transactional id prefix '{name}'"),
+    ]:
+        env = make_env(1).set_runtime_mode(RuntimeExecutionMode.BATCH)
+        for sink in sinks:
+            env.from_collection(["a"]).sink_to(sink)
+        with pytest.raises(error, match=text):
+            env.execute(name)
+
+
 def test_two_sinks_with_one_prefix_are_refused(make_env: Any, broker: Broker, name: str) -> None:
     from tidegate.common.errors import JobGraphError
 
