@@ -7,7 +7,7 @@ JOBS ?= 2
 FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test lint format typecheck unit bench soak soak-kills soak-connectors fuzz kafka postgres lock docs api-report clean
+.PHONY: help setup demo test test-matrix lint format typecheck unit bench notebook soak soak-kills soak-connectors fuzz kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -34,6 +34,9 @@ test: lint  ## lint, types and all tests
 	$(PY) -m pytest -q -m "not spark" -n $(JOBS)
 	$(PY) -m pytest -q -m spark -n $(JOBS) --dist loadfile
 
+test-matrix: setup  ## the tests on Spark with PySpark 3.5 to 4.3 and Python 3.11 to 3.13, in environments of their own
+	JOBS=$(JOBS) $(PY) -m tests.spark.matrix
+
 lint: setup  ## ruff and mypy
 	$(PY) -m ruff check $(SOURCES)
 	$(PY) -m ruff format --check $(SOURCES)
@@ -48,6 +51,9 @@ format: setup  ## format the sources in place
 
 bench: setup  ## run the benchmarks
 	$(PY) -m benchmarks
+
+notebook: setup  ## try the page about Jupyter in a real kernel
+	$(PY) -m tests.spark.notebook
 
 soak: setup  ## simulate failures until stopped
 	$(PY) -m tests.simulation.soak

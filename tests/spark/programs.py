@@ -40,6 +40,16 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return env
 
 
+def spark_installation() -> dict[str, str]:
+    """What `local-cluster` and Spark's own daemons need to know of the PySpark that pip has installed: where it is, and
+    the Scala that it is built with (2.12 before Spark 4)."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    (core,) = (home / "jars").glob("spark-core_*.jar")
+    return {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0]}
+
+
 class Program:
     def __init__(self, process: subprocess.Popen[str], output: Path) -> None:
         self.process = process

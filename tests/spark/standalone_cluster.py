@@ -17,9 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-import pyspark
 
-from tests.spark.programs import alive, environment, wait_until
+from tests.spark.programs import alive, environment, spark_installation, wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # processes that live for seconds: starting is what costs
@@ -34,8 +33,7 @@ class StandaloneCluster:
 
     def __init__(self, folder: Path, cores: int, memory_mb: int) -> None:
         self._folder = folder
-        home = os.path.dirname(pyspark.__file__)
-        self._environment = environment(folder, SPARK_HOME=home, SPARK_SCALA_VERSION="2.13")
+        self._environment = environment(folder, **spark_installation())
         self._environment.pop("SPARK_LOCAL_IP", None)  # would undo the addresses
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cores, self._memory_mb = cores, memory_mb

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import textwrap
 from pathlib import Path
 
 import psutil
-import pyspark
 import pytest
 
-from tests.spark.programs import alive, running, wait_until
+from tests.spark.programs import alive, running, spark_installation, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -82,8 +80,7 @@ def test_a_job_on_two_executors(tmp_path: Path) -> None:
     """Run as `python - < program`: there is not even a file of the script, its classes travel with the job."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
-    spark_home = os.path.dirname(pyspark.__file__)
-    more = {"SPARK_HOME": spark_home, "SPARK_SCALA_VERSION": "2.13", "PYSPARK_PYTHON": sys.executable}
+    more = spark_installation() | {"PYSPARK_PYTHON": sys.executable}
     with running(program, tmp_path, stdin=True, **more) as cluster:
         outcome = cluster.wait_for_report(1, 120)
         assert outcome["counts"] == [[key, 1000] for key in range(10)]

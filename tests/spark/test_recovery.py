@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.spark.programs import spark_installation
 from tests.spark.recovery_kit import (
     KEYS,
     CountPerKey,
@@ -154,7 +155,6 @@ def test_a_killed_driver_resumes_from_the_retained_checkpoint(make_env: MakeEnv,
 @pytest.mark.timeout(240)
 def test_a_killed_executor(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
-    import pyspark
 
     records = 12_000
     status = tmp_path / "status.json"
@@ -165,8 +165,7 @@ def test_a_killed_executor(tmp_path: Path) -> None:
         3000,
         status,
         SPARK_MASTER="local-cluster[2,2,1024]",
-        SPARK_HOME=os.path.dirname(pyspark.__file__),
-        SPARK_SCALA_VERSION="2.13",
+        **spark_installation(),
     )
     try:
         until(lambda: status.exists() and json.loads(status.read_text())["completed"] >= 3, "three checkpoints", 90)

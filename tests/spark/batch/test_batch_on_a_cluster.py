@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 from pathlib import Path
 
-import pyspark
 import pytest
 
-from tests.spark.programs import running
+from tests.spark.programs import running, spark_installation
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -101,11 +99,7 @@ PROGRAM = """
 def test_only_what_a_lost_executor_held_is_computed_again(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM.format(folder=str(tmp_path))))
-    more = {
-        "SPARK_HOME": os.path.dirname(pyspark.__file__),
-        "SPARK_SCALA_VERSION": "2.13",
-        "PYSPARK_PYTHON": sys.executable,
-    }
+    more = spark_installation() | {"PYSPARK_PYTHON": sys.executable}
     with running(program, tmp_path, **more) as cluster:
         outcome = cluster.wait_for_report(1, 200)
     assert outcome["retried"] == {"exact": True, "runs": 1, "failed": True}  # by Spark, without our help

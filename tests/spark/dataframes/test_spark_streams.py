@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from tests.spark.recovery_kit import completed, file_sink, kill, until, visible_lines, with_checkpoints
-from tidegate.common import RestartStrategies, Types, WatermarkStrategy
+from tidegate.common import RestartStrategies, Types
 from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError, ResourceError
 from tidegate.datastream import StreamExecutionEnvironment
-from tidegate.datastream.connectors.spark import PySparkSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 Env = Callable[..., StreamExecutionEnvironment]
@@ -122,30 +120,3 @@ def test_bad_input(spark: Any, make_env: Env, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="output_mode has to be one of"):
         env.from_spark_stream(rate, output_mode="whole")
     assert not spark.streams.active
-
-
-class Numbers(DataSource):
-    def schema(self) -> str:
-        return "n int, part string"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return NumbersReader(int(self.options["count"]))
-
-
-class NumbersReader(DataSourceReader):
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(name) for name in "abc"]
-
-    def read(self, partition: InputPartition) -> Any:
-        for n in range(self.count):
-            yield n, partition.value
-
-
-def test_a_python_data_source_is_a_source(spark: Any, make_env: Env) -> None:
-    source = PySparkSource(Numbers({"count": "1200"}))
-    stream = make_env(2).from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
-    found = Counter((row.n, row.part) for row in stream.execute_and_collect())
-    assert found == Counter((n, part) for n in range(1200) for part in "abc")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tidegate.datastream import ExternalizedCheckpointRetention, KeyedProcessFun
 from tidegate.datastream.connectors import DiscardingSink
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tidegate.snapshots import SavepointBuilder, iterate_state, list_states, read_state
+from tidegate.spark.state_tables import read
+from tidegate.spark.versions import has_python_data_sources
 
 pytestmark = pytest.mark.spark
 MakeEnv = Callable[..., StreamExecutionEnvironment]
@@ -28,12 +31,18 @@ TAGS = MapStateDescriptor("tags", Types.STRING(), Types.DOUBLE())
 
 @pytest.fixture(scope="module")
 def reader(spark: Any) -> Callable[..., Any]:
+    """By the format, which Spark 3.5 cannot have."""
+    if not has_python_data_sources():
+        return partial(read, spark)
 
-    def read(path: Any, operator: str | None = None, state: str | None = None, **options: Any) -> Any:
+    def load(
+        path: Any, operator: str | None = None, state: str | None = None, *, schema: Any = None, **options: Any
+    ) -> Any:
         wanted = {"operator": operator, "state": state, **options} if operator else options
-        return spark.read.format("tidegate-state").options(**wanted).load(str(path))
+        source = spark.read.format("tidegate-state").options(**wanted)
+        return (source if schema is None else source.schema(schema)).load(str(path))
 
-    return read
+    return load
 
 
 class Recall(KeyedProcessFunction):
@@ -150,6 +159,17 @@ def test_checkpoints_of_a_running_job_are_read(make_env: MakeEnv, reader: Any, t
     assert [tuple(r) for r in listed] == [tuple(s) for s in list_states(str(path)) if s.uid == "count"]
 
 
+@pytest.mark.skipif(not has_python_data_sources(), reason="Spark has data sources in Python since 4.0")
+def test_the_function_reads_what_the_format_reads(spark: Any, reader: Any) -> None:
+    for state in (None, "row"):
+        place = (GOLDEN, "everything", state) if state is not None else (GOLDEN,)
+        ours, theirs = read(spark, *place), reader(*place)
+        assert ours.schema == theirs.schema
+        assert sorted(map(repr, ours.collect())) == sorted(map(repr, theirs.collect()))
+    with pytest.raises(ConfigurationError, match="unknown option speed"):
+        read(spark, GOLDEN, speed=1)
+
+
 def test_what_is_wrong_is_said(spark: Any, reader: Any, tmp_path: Path) -> None:
     for arguments, message in (
         ((GOLDEN, "x", "count"), "it has: 'ticks', 'everything', 'out'"),
@@ -161,11 +181,8 @@ def test_what_is_wrong_is_said(spark: Any, reader: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="unknown option speed"):
         reader(GOLDEN, speed=1)
     with pytest.raises(Exception, match="has no column wrong; it has key_group, key, value"):
-        spark.read.format("tidegate-state").options(operator="everything", state="row").schema("wrong int").load(
-            GOLDEN
-        ).collect()
-    typed = spark.read.format("tidegate-state").options(operator="everything", state="row")
-    frame = typed.schema("value struct<tags:array<string>,id:int>, key string").load(GOLDEN)
+        reader(GOLDEN, "everything", "row", schema="wrong int").collect()
+    frame = reader(GOLDEN, "everything", "row", schema="value struct<tags:array<string>,id:int>, key string")
     assert {(r["key"], r["value"]["id"]) for r in frame.collect()} == {(str(i), 50 + i) for i in range(10)}
 
     pairs = spark.createDataFrame([("a", 1, "x"), ("a", 2, "y")], "user string, n int, s string")

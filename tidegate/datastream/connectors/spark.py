@@ -12,4 +12,5 @@ __all__ = ["PySparkSource"]  # noqa: F822 (by __getattr__)
 def __getattr__(name: str) -> Any:
     if name != "PySparkSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    spark_module("versions").need_python_data_sources("PySparkSource", "read a DataFrame instead: env.from_spark()")
     return spark_module("dataframes.data_source").PySparkSource

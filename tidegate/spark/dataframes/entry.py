@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql import DataFrame
 
 from tidegate.common.errors import ConfigurationError
@@ -59,9 +60,20 @@ def _check(environment: StreamExecutionEnvironment, df: Any, where: str) -> None
             f"{where}: this DataFrame is one of Spark Connect; jobs run on a classic session "
             "(SparkSession.builder.master(...).getOrCreate())"
         )
+    _check_schema(df, where)
     session = df.sparkSession
     if environment._spark is None:
         environment._spark = session
     elif environment._spark.sparkContext is not session.sparkContext:
         raise ConfigurationError(f"{where}: the DataFrame belongs to another Spark application than the environment")
     use_own_python(session)
+
+
+def _check_schema(df: DataFrame, where: str) -> None:
+    try:
+        _ = df.schema
+    except Exception as error:  # Spark 3.5 does not know its own calendar intervals in Python
+        raise ConfigurationError(
+            f"{where}: PySpark {pyspark.__version__} cannot say which columns the DataFrame has ({error}); leave out, "
+            "or cast to string, those of types that it does not know, such as intervals"
+        ) from error

@@ -96,7 +96,8 @@ class GroupedParquet:
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
-        self._bytes += batch.nbytes
+        # Not `nbytes`, which looks into offsets and crashes on those that Spark 3.5 leaves out of empty nested lists.
+        self._bytes += batch.get_total_buffer_size()
         self._rows += batch.num_rows
         if self._bytes >= _GROUP_BYTES or self._rows >= _GROUP_ROWS:
             self._flush()

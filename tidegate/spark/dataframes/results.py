@@ -13,6 +13,8 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from pyspark.sql.types import StructField, StructType
+
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, of_type
@@ -39,7 +41,6 @@ from tidegate.storage.files import open_files
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from tidegate.datastream.stream import DataStream
 
@@ -121,21 +122,30 @@ def _run(
         delete_folder(folder)
         return session.createDataFrame([], struct)
     delete_at_exit(folder)
-    return session.read.schema(struct).parquet(*[spark_path(folder, name) for name in names])
+    numbered = StructType([StructField(f"c{i}", f.dataType, f.nullable) for i, f in enumerate(struct.fields)])
+    return session.read.schema(numbered).parquet(*[spark_path(folder, name) for name in names]).toDF(*struct.names)
 
 
 class ArrowParquetFactory(BulkWriterFactory):
-    """Parquet files with exactly the columns of an Arrow schema."""
+    """Parquet files with exactly the columns of an Arrow schema, under numbers (`c0`): Spark 4.0 takes a dot or a
+    backtick in the name of a file's column for syntax."""
 
     def __init__(self, schema: pa.Schema, single: bool = False) -> None:
         self._schema = schema
         self._single = single
 
     def create(self, stream: BinaryIO) -> BulkWriter:
+        import pyarrow as pa
+
         from tidegate.formats.parquet import ParquetOutput
 
         columns = ColumnsOfRecords(self._schema, self._single)
-        return ColumnarWriter(stream, self._schema, columns.batch, ParquetOutput)
+        numbered = pa.schema([field.with_name(f"c{i}") for i, field in enumerate(self._schema)])
+
+        def batch(records: list[Any]) -> pa.RecordBatch:
+            return pa.RecordBatch.from_arrays(columns.batch(records).columns, schema=numbered)
+
+        return ColumnarWriter(stream, numbered, batch, ParquetOutput)
 
 
 # ---------------------------------------------------------------- BATCH
