@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any
 import pytest
 
 from tests.spark.programs import running
+from tidegate.snapshots import list_states
+from tidegate.spark.versions import has_python_data_sources
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "savepoint-v1"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 PROGRAM = """
-    import json, os, time
+    import json, os, threading, time
     from pyspark.sql import SparkSession
     from tidegate.common import JobStatus, WatermarkStrategy
     from tidegate.datastream import StreamExecutionEnvironment
@@ -47,6 +52,11 @@ PROGRAM = """
     report("their session", collected(numbers(2)))
     report("their session refuses", collected(numbers(3)))
     report("their session is alive", theirs.range(7).count())
+    if hasattr(theirs, "dataSource"):  # Spark 4
+        for thread in threading.enumerate():
+            if thread.name == "tidegate-state-format":
+                thread.join()
+        report("states", theirs.read.format("tidegate-state").load(GOLDEN).count())
     started = time.time()
     report("lost worker", collected(numbers(1).map(die)))
     report("lost worker took", time.time() - started)
@@ -77,8 +87,10 @@ PROGRAM = """
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     folder: Path = tmp_path_factory.mktemp("sessions")
     script = folder / "program.py"
-    script.write_text(textwrap.dedent(PROGRAM))
-    with running(script, folder) as program:
+    script.write_text(f"GOLDEN = {str(GOLDEN)!r}\n" + textwrap.dedent(PROGRAM))
+    own = os.path.dirname(sys.executable)
+    path = os.pathsep.join(place for place in os.environ["PATH"].split(os.pathsep) if place != own)
+    with running(script, folder, PATH=path) as program:  # the path's python3 is another one, as in a notebook
         program.process.wait(110)
         yield {**{n: v for report in program.reports() for n, v in report.items()}, "output": program.output}
 
@@ -92,6 +104,11 @@ def test_a_session_of_the_user_is_used_as_it_is(outcome: dict[str, Any]) -> None
     assert "needs 3 slots" in outcome["their session refuses"]
     assert "local[3]" in outcome["their session refuses"]
     assert outcome["their session is alive"] == 7
+
+
+@pytest.mark.skipif(not has_python_data_sources(), reason="Spark has data sources in Python since 4.0")
+def test_the_format_of_state_tables_is_known_in_a_session_of_the_user(outcome: dict[str, Any]) -> None:
+    assert outcome["states"] == len(list_states(str(GOLDEN)))
 
 
 def test_a_lost_worker_under_the_users_settings_is_a_failure_and_is_not_run_again(outcome: dict[str, Any]) -> None:

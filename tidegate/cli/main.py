@@ -19,7 +19,10 @@ Printer = Callable[[dict[str, Any]], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["submit"]:
+        return _submit(given[1:])
+    arguments = _parser().parse_args(given)
     seconds = getattr(arguments, "watch", None)
     try:
         code, answer = _once(arguments)
@@ -78,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--no-progress", action="store_true", help="no line of progress on the terminal")
     run.add_argument("program", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+
+    commands.add_parser("submit", help="run a program with spark-submit, whose options it takes")
 
     listing = _command(commands, "list", "the running jobs of this user", jobs.list_jobs, jobs.print_jobs)
     listing.add_argument("--all", action="store_true", help="those of the history too")
@@ -147,6 +152,19 @@ def _run(arguments: Any) -> dict[str, Any]:
     from tidegate.cli.run import run
 
     return run(arguments)
+
+
+def _submit(arguments: list[str]) -> int:
+    """Its arguments are those of `spark-submit`, so they are not looked at here."""
+    from tidegate.cli.submit import submit
+
+    try:
+        return submit(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except TidegateError as error:
+        print(f"tidegate: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

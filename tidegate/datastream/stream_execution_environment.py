@@ -78,6 +78,8 @@ class StreamExecutionEnvironment(WorkerSettings):
         if configuration is not None:
             self._configuration.add_all(Configuration(configuration).come_from(CONFIGURATION))
         self._spark = checked_session(spark)  # SparkSession, None: the active one, or a new one
+        if spark is not None:
+            spark_module("state_tables.discovery").make_known(spark)
         self._operators: list[OperatorTransformation] = []  # since the last execute, in the order of their making
         self._python_files: list[str] = []
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}

@@ -31,7 +31,7 @@ def test_a_gang_far_above_the_cores_is_refused_before_a_session_is_made() -> Non
     ids=["few", "not all at once", "asked for"],
 )
 def test_what_is_meant_is_not_refused(configuration: dict[str, str], gang: bool, slots: int) -> None:
-    with pytest.raises(AttributeError, match="master"):  # it came to the builder
+    with pytest.raises(AttributeError, match="config"):  # it came to the builder
         sessions.obtain_session(Configuration.from_dict(configuration), None, slots, gang=gang)
 
 
