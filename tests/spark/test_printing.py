@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
     import sys
-    from tidegate.common import Configuration
-    from tidegate.datastream import StreamExecutionEnvironment
+    from tidegate.common import Configuration, Types
+    from tidegate.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 
     def fail(n):
         if n == 3:
@@ -34,6 +34,13 @@ PROGRAM = """
         env.execute()
     except Exception as error:
         print("failed")
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    pairs = env.from_collection([(key, 1) for key in "abab"], Types.TUPLE([Types.STRING(), Types.INT()]))
+    pairs.print("in").set_parallelism(1)
+    pairs.key_by(lambda pair: pair[0]).sum(1).print_to_err("batch").set_parallelism(1)
+    env.execute()
+    print("after the batch job")
     workers = Configuration.from_dict({"tidegate.print.on-driver": "false"})
     env = StreamExecutionEnvironment.get_execution_environment(workers).set_parallelism(1)
     env.from_collection(["elsewhere"]).print()
@@ -51,7 +58,12 @@ def test_what_is_printed_comes_out_of_the_program(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert lines[:20_001] == [*map(str, range(20_000)), "after the job"]
-    assert lines[-1] == "failed"
+    assert "failed" in lines
+    assert lines[-5:] == [*(f"in> ({key},1)" for key in "abab"), "after the batch job"]
+    assert sorted(line for line in done.stderr.splitlines() if line.startswith("batch> ")) == [
+        "batch> (a,2)",
+        "batch> (b,2)",
+    ]
     assert "elsewhere" not in done.stdout
     errors = [line for line in done.stderr.splitlines() if line.startswith("err> ")]
     assert errors == [f"err> {-n}" for n in range(20_000)]

@@ -103,7 +103,8 @@ def test_settings_of_checkpoints(backend: str, make_env: MakeEnv, tmp_path: Path
 
 class FromTheArchive(MapFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
-        self.words = Path(runtime_context.get_cached_file("words"), "words.txt").read_text().split()
+        self.words = Path("words", "words.txt").read_text().split()
+        assert Path(runtime_context.get_cached_file("words"), "words.txt").read_text().split() == self.words
         self.parameter = runtime_context.get_job_parameter("greeting", "")
 
     def map(self, value: int) -> Any:

@@ -642,7 +642,7 @@ PRINT_ON_DRIVER = ConfigOption(
     _BOOLEAN,
     None,
     "What print sinks write goes to the standard output and error of the program; false: to those of the workers. "
-    "Unset: true when Spark is local. STREAMING mode.",
+    "Unset: true when Spark is local. A BATCH job prints there when it has succeeded.",
 )
 OTEL_ENDPOINT = ConfigOption(
     "tidegate.otel.endpoint",

@@ -29,8 +29,8 @@ class WorkerSettings:
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
         """A zip, tar or tar.gz that is unpacked for the workers: in a folder `target_dir` (by default the archive's own
-        name), whose path is `RuntimeContext.get_cached_file(target_dir)`. On a cluster that is also a folder of the
-        worker's working directory."""
+        name) of their working directory, as in Flink: `open("target_dir/file")`. Its path is also
+        `RuntimeContext.get_cached_file(target_dir)`."""
         path = _existing("add_python_archive", archive_path)
         name = target_dir or os.path.basename(path)
         if os.path.isabs(name) or os.sep in name or name in (".", ".."):

@@ -11,11 +11,15 @@ import threading
 import time
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from tidegate.common import options
+from tidegate.common.config_options import ConfigOption
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, ResourceError
+from tidegate.spark.exit_codes import collect_here
+from tidegate.spark.state_tables.discovery import make_known
 
 # A session of our own lets Spark report a lost worker at once instead of trying again by itself: the JobManager decides
 # what is restarted. Sessions that the user made keep their settings; a second try of Spark's is told to leave.
@@ -55,7 +59,7 @@ def obtain_session(
                 "(SparkSession.builder.getOrCreate()) and a new environment with it; without the argument the "
                 "environment finds or makes a session by itself."
             )
-        use_own_python(given)
+        _take(given)
         return given
     with _lock:
         active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
@@ -65,10 +69,16 @@ def obtain_session(
             active.stop()  # nobody but us uses it: make a larger one
             active = None
         if active is not None:
-            use_own_python(active)
+            _take(active)
             return active
         _ours = _create(configuration, slots, gang)
         return _ours
+
+
+def _take(session: SparkSession) -> None:
+    """What a session that somebody else may have made needs."""
+    use_own_python(session)
+    make_known(session)
 
 
 def use_own_python(session: SparkSession) -> None:
@@ -80,32 +90,54 @@ def use_own_python(session: SparkSession) -> None:
         sc.pythonExec = sys.executable
 
 
+def arrives_here(configuration: Configuration, option: ConfigOption, session: SparkSession) -> bool:
+    """Whether what workers print or log is shown by this program: as the option says, else when Spark is local."""
+    chosen = options.read(configuration, option)
+    return bool((session.sparkContext.master or "").startswith("local") if chosen is None else chosen)
+
+
 def _too_small(session: SparkSession, slots: int) -> bool:
     sc = session.sparkContext
     return (sc.master or "").startswith("local[") and sc.defaultParallelism < slots
 
 
 def _create(configuration: Configuration, slots: int, gang: bool) -> SparkSession:
+    builder: Any = SparkSession.builder
+    for key, value in session_settings(configuration, slots, gang, _submitted()).items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was given, when it has started this program."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def session_settings(configuration: Configuration, slots: int, gang: bool, submitted: dict[str, str]) -> dict[str, Any]:
+    """Of a session that is made for a job. The configuration goes before what `spark-submit` was given, and both go
+    before ours; `local[*]`, which it says when it was told nothing, does not count."""
     wanted = {k: v for k, v in configuration.to_dict().items() if k.startswith("spark.")}
-    master = wanted.pop("spark.master", None) or os.environ.get("SPARK_MASTER")
+    given = {k: v for k, v in submitted.items() if (k, v) != ("spark.master", "local[*]")}
+    master = wanted.pop("spark.master", None) or given.get("spark.master") or os.environ.get("SPARK_MASTER")
     if master is None:
         cores = os.cpu_count() or 1
         if gang:
             check_local_parallelism(slots, cores)
         master = f"local[{max(slots, cores)}]"
-    builder: Any = SparkSession.builder.master(master).appName(wanted.pop("spark.app.name", "tidegate"))
-    settings = {**_OUR_SETTINGS, **wanted}
+    settings = {"spark.app.name": "tidegate", **_OUR_SETTINGS, **given, **wanted, "spark.master": master}
     if master.startswith("local"):
+        collect_here()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers run in the same virtual environment
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         log4j = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
         settings.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{log4j}")
         settings.setdefault("spark.driver.host", "127.0.0.1")
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    return session
+    return settings
 
 
 def check_local_parallelism(slots: int, cores: int) -> None:

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tidegate.common.worker_files import WorkerFiles
@@ -45,6 +47,25 @@ def code_for(session: SparkSession, files: WorkerFiles) -> CodeBundle:
 def _workers_are_here(session: SparkSession) -> bool:
     """On this machine, where they see the files where they are."""
     return re.match(r"local($|\[)", session.sparkContext.master or "") is not None
+
+
+@contextmanager
+def own_working_directory() -> Iterator[None]:
+    """In a worker: what `enter_archives` changes holds inside. The process may run another job next."""
+    before = os.getcwd()
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def enter_archives(paths: dict[str, str]) -> None:
+    """In a worker: archives are folders of the working directory, as in Flink, so that `open("words/list.txt")` reads
+    from the archive that was unpacked as `words`. Without archives the working directory stays what it is."""
+    if any(not os.path.isabs(path) for path in paths.values()):
+        from pyspark import SparkFiles
+
+        os.chdir(SparkFiles.getRootDirectory())
 
 
 def local_paths(paths: dict[str, str]) -> dict[str, str]:

@@ -75,6 +75,7 @@ class VertexPlan:
     settings: RuntimeSettings
     buffer_bytes: int
     savepoint: SavepointPlan | None = None
+    prints_on_driver: bool = False  # what print sinks write is part of the report
 
     @property
     def keyed(self) -> bool:

@@ -46,7 +46,18 @@ class CollectedChunk:
     payloads: tuple[bytes, ...]  # pickled lists of values
 
 
-def dump_report(entry: TaskReport | CollectedChunk) -> bytes:
+@dataclass(frozen=True)
+class PrintedChunk:
+    """Some lines of print sinks. Only tasks whose output was used are heard of, so none comes twice."""
+
+    vertex: int
+    subtask: int
+    seq: int
+    text: str
+    to_stderr: bool
+
+
+def dump_report(entry: TaskReport | CollectedChunk | PrintedChunk) -> bytes:
     return pickle.dumps(entry, 5)
 
 
@@ -60,6 +71,7 @@ class JobReport:
 
     tasks: dict[tuple[int, int], TaskReport] = field(default_factory=dict)
     chunks: list[CollectedChunk] = field(default_factory=list)  # in order
+    printed: list[PrintedChunk] = field(default_factory=list)  # in order
 
     @staticmethod
     def read(blocks: Iterable[bytes], expected: set[tuple[int, int]]) -> JobReport:
@@ -70,12 +82,16 @@ class JobReport:
             if isinstance(entry, CollectedChunk):
                 report.chunks.append(entry)
                 continue
+            if isinstance(entry, PrintedChunk):
+                report.printed.append(entry)
+                continue
             key = entry.vertex, entry.subtask
             check_internal(key not in report.tasks, f"two attempts of task {key} are in the report of a batch job")
             report.tasks[key] = entry
         missing = expected ^ report.tasks.keys()
         check_internal(not missing, f"the report of a batch job and its tasks differ in {sorted(missing)}")
         report.chunks.sort(key=lambda c: (c.vertex, c.subtask, c.seq))
+        report.printed.sort(key=lambda c: (c.vertex, c.subtask, c.seq))
         return report
 
     def in_order(self) -> list[TaskReport]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 from tidegate.common import options
@@ -15,7 +16,7 @@ from tidegate.spark.batch.compilation import plan_configured, width, with_splits
 from tidegate.spark.batch.job import BatchJob
 from tidegate.spark.batch.job_savepoint import planned_savepoint
 from tidegate.spark.interrupts import spare_background_jobs
-from tidegate.spark.session import obtain_session
+from tidegate.spark.session import arrives_here, obtain_session
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
@@ -45,6 +46,10 @@ class BatchRuntime(Runtime):
                 "job %s: there is no high availability in BATCH mode, those settings have no effect", graph.name
             )
         session = obtain_session(configuration, submission.session, width(graph), busy=jobs_are_running())
+        if arrives_here(configuration, options.PRINT_ON_DRIVER, session):
+            plan = dataclasses.replace(
+                plan, vertices=tuple(dataclasses.replace(vertex, prints_on_driver=True) for vertex in plan.vertices)
+            )
         spare_background_jobs()
         distribute(session, files)
         job = BatchJob(session, plan, code_for(session, files), configuration, savepoint, logs)

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SubtaskIndex
+from tidegate.connectors.print_sink import own_streams, print_to
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.graph.job_graph import PartitionKind
@@ -31,7 +32,7 @@ from tidegate.spark.batch.hash_output import GroupedHashOutput
 from tidegate.spark.batch.host import BatchHost
 from tidegate.spark.batch.order import Phase
 from tidegate.spark.batch.plan import OutputPlan, VertexPlan, group_number
-from tidegate.spark.batch.report import CollectedChunk, TaskReport, dump_committables, dump_report
+from tidegate.spark.batch.report import CollectedChunk, PrintedChunk, TaskReport, dump_committables, dump_report
 from tidegate.spark.batch.task_savepoint import write_savepoint
 from tidegate.state.factory import HASHMAP, KeyedBackends
 from tidegate.taskmanager.chain import OperatorChain
@@ -71,6 +72,8 @@ class BatchTask:
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self._chunks = 0
+        self._printed: list[str] = []  # of one stream, not reported yet
+        self._printed_length, self._prints_errors = 0, False
         self._reports = blocks.BlockSeries(
             blocks.Header(plan.report.consumer, blocks.REPORT, 0, blocks.NO_GROUP),
             plan.report.layout.first(Phase.REPORT, 0, plan.report.first_producer + subtask),
@@ -148,6 +151,8 @@ class BatchTask:
     def run(self, received: Iterator[bytes]) -> Iterator[bytes]:
         """Keys and blocks in turn."""
         try:
+            if self._plan.prints_on_driver:
+                print_to(self._print)
             self._chain.open()
             source = self._chain.source
             if source is None:
@@ -165,6 +170,7 @@ class BatchTask:
             if not self._closed:
                 with contextlib.suppress(Exception):  # the first failure is what counts
                     self._chain.close()
+            print_to(own_streams)
             self._host.close()
 
     def _poll(self, source: SourceOperator) -> Iterator[bytes]:
@@ -359,6 +365,21 @@ class BatchTask:
         self._collected, self._collected_bytes = [], 0
         self._out.push(self._reports.next(blocks.REPORT, dump_report(chunk)))
 
+    def _print(self, text: str, to_stderr: bool) -> None:
+        if to_stderr is not self._prints_errors or self._printed_length >= _CHUNK_BYTES:
+            self._report_printed()
+            self._prints_errors = to_stderr
+        self._printed.append(text)
+        self._printed_length += len(text)
+
+    def _report_printed(self) -> None:
+        if self._printed:
+            place = self._vertex.vertex_id, self._subtask, self._chunks
+            chunk = PrintedChunk(*place, "".join(self._printed), self._prints_errors)
+            self._chunks += 1
+            self._printed, self._printed_length = [], 0
+            self._out.push(self._reports.next(blocks.REPORT, dump_report(chunk)))
+
     def _write_savepoint(self) -> bytes:
         plan = self._plan.savepoint
         if plan is None:
@@ -377,6 +398,7 @@ class BatchTask:
     def _report_self(self, snapshot: bytes, committables: tuple[tuple[OperatorId, bytes], ...]) -> None:
         if self._collected:
             self._report_collected()
+        self._report_printed()
         users = UserReport(0.0)
         users.watch(self._vertex.vertex_id, [operator.context for operator in self._chain.operators])
         accumulators = users.final()

@@ -16,6 +16,7 @@ from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.code_bundle import CodeBundle, install
 from tidegate.spark.garbage import rare_collections
 from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
+from tidegate.spark.worker_files import enter_archives, local_paths, own_working_directory
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
 
 RUN_PROPERTY = "tidegate.batch.run"
@@ -46,7 +47,7 @@ def failure_in(text: str) -> FailureInfo | None:
 def run_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
     """Keys and blocks in turn."""
     try:
-        with rare_collections(), worker_logging(launch.logs, 0):
+        with rare_collections(), worker_logging(launch.logs, 0), own_working_directory():
             yield from _task(launch, index, received).run(received)
     except (GeneratorExit, TaskTold):
         raise
@@ -84,8 +85,8 @@ def _task(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Any:
         raise told(error.failure) from None
     from tidegate.spark.batch.source_blocks import reading_blocks
     from tidegate.spark.batch.task import BatchTask
-    from tidegate.spark.worker_files import local_paths
 
+    enter_archives(plan.settings.cached_files)
     settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
     plan = dataclasses.replace(plan, settings=settings, vertex=reading_blocks(plan.vertex, received))
     context: Any = TaskContext.get()

@@ -57,6 +57,7 @@ from tidegate.protocol.messages import MasterHeartbeat
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
+from tidegate.spark.streaming.lost_workers import name_lost
 from tidegate.spark.streaming.printing import PRINTED, DriverPrinter
 from tidegate.spark.streaming.savepoint_requests import SavepointRequests
 from tidegate.spark.streaming.slot_wait import SlotWait
@@ -92,6 +93,7 @@ class JobManager(InstructionCarrier):
         self._session = session
         self._master = master = job.master
         self._job_id = job_id = JobID.from_hex(job.graph.job_id)
+        self._graph = job.graph
         self._job_name = job.graph.name
         self._settings = job.settings
         self._bundle = bundle
@@ -355,9 +357,12 @@ class JobManager(InstructionCarrier):
         gang.submit(
             launch,
             instruction.num_slots,
-            lambda error: self._post(lambda now: self._master.on_gang_exit(attempt, error, now)),
+            lambda error: self._post(lambda now: self._on_gang_exit(attempt, error, now)),
             lambda error: self._post(lambda now: self._master.on_engine_gone(attempt, error, now)),
         )
+
+    def _on_gang_exit(self, attempt: AttemptNumber, error: str | None, now_ms: float) -> list[Instruction]:
+        return self._master.on_gang_exit(attempt, name_lost(error, self._master.members, self._graph), now_ms)
 
     def cancel_gang(self, instruction: CancelGang) -> None:
         gang = self._gangs.get(instruction.attempt)

@@ -7,11 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from pyspark.sql import SparkSession
-
 from tidegate.common import options
-from tidegate.common.config_options import ConfigOption
-from tidegate.common.configuration import Configuration
 from tidegate.common.log_lines import LogSettings
 from tidegate.graph.driver_sides import StartingJob
 from tidegate.graph.picklability import check_picklable
@@ -24,7 +20,7 @@ from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.jobmanager.running_jobs import jobs_are_running
 from tidegate.jobmanager.runtime import Runtime, Submission
 from tidegate.spark.interrupts import spare_background_jobs
-from tidegate.spark.session import check_slots, obtain_session
+from tidegate.spark.session import arrives_here, check_slots, obtain_session
 from tidegate.spark.streaming.gang import warm_up
 from tidegate.spark.streaming.job_manager import JobManager
 from tidegate.spark.worker_files import code_for, distribute
@@ -89,9 +85,9 @@ class StreamingRuntime(Runtime):
                 bundle=code_for(session, files),
                 savepoint_directory=options.read(configuration, options.SAVEPOINT_DIR),
                 rest=RestSettings.from_configuration(configuration),
-                prints=_arrives_here(configuration, options.PRINT_ON_DRIVER, session),
+                prints=arrives_here(configuration, options.PRINT_ON_DRIVER, session),
                 logs=WorkerLogs(
-                    graph.job_id, graph.name, logs, _arrives_here(configuration, options.LOG_ON_DRIVER, session)
+                    graph.job_id, graph.name, logs, arrives_here(configuration, options.LOG_ON_DRIVER, session)
                 ),
             )
             manager.start()
@@ -99,8 +95,3 @@ class StreamingRuntime(Runtime):
             job.discard()
             raise
         return manager.client
-
-
-def _arrives_here(configuration: Configuration, option: ConfigOption, session: SparkSession) -> bool:
-    chosen = options.read(configuration, option)
-    return bool((session.sparkContext.master or "").startswith("local") if chosen is None else chosen)

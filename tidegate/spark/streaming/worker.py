@@ -37,7 +37,7 @@ from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.spark.streaming.printing import WorkerPrinter
 from tidegate.spark.streaming.time_keeper import TimeKeeper
 from tidegate.spark.streaming.waker import Waker
-from tidegate.spark.worker_files import local_paths
+from tidegate.spark.worker_files import enter_archives, local_paths, own_working_directory
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.instrument import Instrument
@@ -133,7 +133,7 @@ class SlotWorker:
         )
         send = self._printer.log if launch.logs is not None and launch.logs.to_driver else None
         try:
-            with worker_logging(launch.logs, launch.attempt, send):
+            with worker_logging(launch.logs, launch.attempt, send), own_working_directory():
                 try:
                     self._loop()
                 finally:
@@ -227,6 +227,7 @@ class SlotWorker:
             self._failed = True
             self.send_to_master(TaskFailed(attempt=deploy.attempt, slot=self._slot, failure=error.failure))
             return
+        enter_archives(plan.settings.cached_files)
         settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
         plan = dataclasses.replace(plan, settings=settings)
         if plan.instrument is not None:

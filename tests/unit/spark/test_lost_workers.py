@@ -1,0 +1,77 @@
+"""A lost worker is named: how it ended, and what it ran."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidegate.common.ids import SlotIndex
+from tidegate.datastream import StreamExecutionEnvironment
+from tidegate.graph.chaining import build_job_graph
+from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.gang import Member
+from tidegate.spark import exit_codes
+from tidegate.spark.streaming.lost_workers import name_lost
+
+# As in the daemon: forks children that end in their ways, and takes them in.
+DAEMON = """
+import os, signal, sys, time
+from tidegate.spark.exit_codes import reap
+signal.signal(signal.SIGCHLD, reap)
+pids = []
+for end in (lambda: os._exit(3), lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(0)):
+    pid = os.fork()
+    if pid == 0:
+        end()
+    pids.append(pid)
+for pid in pids:
+    while True:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.01)
+print(*pids)
+"""
+
+
+def test_the_daemon_notes_how_its_workers_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(exit_codes.VARIABLE, str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", DAEMON], capture_output=True, text=True, timeout=60, check=True)
+    left, killed, well = map(int, done.stdout.split())
+    assert exit_codes.how_it_ended(left) == "ended with exit code 3"
+    assert exit_codes.how_it_ended(killed) == "was killed by SIGKILL (9), perhaps because memory ran out"
+    assert exit_codes.how_it_ended(well) is None
+    monkeypatch.delenv(exit_codes.VARIABLE)
+    assert exit_codes.how_it_ended(left) is None
+
+
+@pytest.fixture
+def graph() -> JobGraph:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    stream = env.from_collection([1]).name("Numbers").rebalance().map(abs).name("Size")
+    stream.key_by(lambda n: n).sum().name("Sum").print()
+    return build_job_graph(env._operators, env._graph_settings(), "job", env._job_id()).job_graph
+
+
+def member(slot: int, pid: int, host: str | None = None) -> Member:
+    return Member(SlotIndex(slot), "i", host or socket.gethostname(), pid, "", 0.0)
+
+
+def test_it_is_named_with_what_it_ran(graph: JobGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(exit_codes.VARIABLE, str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    members = [member(0, os.getpid()), member(1, gone.pid), member(1, gone.pid, "elsewhere")]
+    names = [f"'{graph.vertices[vertex].name}'" for vertex, _ in graph.tasks_of_slot(SlotIndex(1))]
+    worker = f"the worker of slot 1 ({socket.gethostname()}, pid {gone.pid})"
+    assert name_lost("it crashed", members, graph) == f"it crashed: {worker} is gone; it ran {', '.join(names)}"
+    (tmp_path / str(gone.pid)).write_text("3")
+    assert f"{worker} ended with exit code 3; it ran" in str(name_lost("it crashed", members, graph))
+    assert name_lost("it crashed", members[:1], graph) == "it crashed"
+    assert name_lost(None, members, graph) is None

@@ -1,0 +1,59 @@
+"""How Spark's Python workers of this machine have ended. Spark itself only notices that one is gone.
+
+Our daemon (`tidegate.spark.daemon`) notes the end of every worker that did not end well in a folder that the driver has
+made for it, a file per process id. Sessions that somebody else has made have Spark's own daemon, and no such folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from typing import Any
+
+VARIABLE = "TIDEGATE_EXIT_CODES"
+"""Holds the folder, for the daemons that the JVM starts."""
+
+
+def collect_here() -> None:
+    """On the driver, before Spark is started on this machine. May be called twice."""
+    if VARIABLE not in os.environ:
+        folder = tempfile.mkdtemp(prefix="tidegate-exit-codes-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[VARIABLE] = folder
+
+
+def reap(number: int, frame: Any) -> None:
+    """The daemon's handler of SIGCHLD: takes in all children that have ended, and notes those that did not end well."""
+    folder = os.environ.get(VARIABLE)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if status and folder:
+                with contextlib.suppress(OSError), open(os.path.join(folder, str(pid)), "w") as file:
+                    file.write(str(os.waitstatus_to_exitcode(status)))
+
+
+def how_it_ended(pid: int) -> str | None:
+    """On the driver: of a worker of this machine; None when nobody has noted it."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return None
+    try:
+        with open(os.path.join(folder, str(pid))) as file:
+            code = int(file.read())
+    except (OSError, ValueError):
+        return None
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "a signal"
+    hint = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
+    return f"was killed by {name} ({-code}){hint}"
