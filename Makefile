@@ -7,7 +7,7 @@ JOBS ?= 2
 FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test test-matrix lint format typecheck unit bench notebook soak soak-kills soak-connectors fuzz kafka postgres lock docs api-report clean
+.PHONY: help setup demo test test-matrix lint format typecheck unit bench bench-peers notebook soak soak-kills soak-connectors fuzz kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -51,6 +51,9 @@ format: setup  ## format the sources in place
 
 bench: setup  ## run the benchmarks
 	$(PY) -m benchmarks
+
+bench-peers: setup  ## the same jobs on PyFlink, bytewax, Spark and Tidegate; writes the table and the plot of README and docs
+	$(PY) -m benchmarks.peers --write
 
 notebook: setup  ## try the page about Jupyter in a real kernel
 	$(PY) -m tests.spark.notebook
