@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.unit.taskmanager.small_jobs import environment, ticks
-from tests.unit.web.test_page import Page
+from tests.unit.web.page_kit import Page
 from tests.unit.web.test_rest import ask, request
 from tests.unit.web.web_kit import MARKUP, FakeJobs
 from tidegate.cli import state as state_command
@@ -309,7 +309,7 @@ def test_what_the_command_prints(jobs: JobOverRest, capsys: pytest.CaptureFixtur
 
 
 def test_the_page_lists_states_and_looks_keys_up(jobs: JobOverRest, server: Any, browser: Any) -> None:
-    page = Page(browser, server[1], server[0], jobs)
+    page = Page(browser, server[1], server[0].token, jobs.shown.job_id)
     page.open(server[0].gate.read_token)
     page.to_job()
     page.tab("state")

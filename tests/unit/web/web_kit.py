@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tests.unit.taskmanager.small_jobs import environment, ticks
-from tidegate.common.errors import SnapshotError
+from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.datastream import KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
@@ -95,6 +95,8 @@ class FakeJobs:
 
     def read_state(self, job_id: str, operator: str, state: str, question: StateQuestion) -> dict[str, Any]:
         self.view(job_id)
+        if question.level not in ("live", "committed") or not 1 <= question.limit <= 1_000:
+            raise ConfigurationError("as a real job refuses it")
         self.calls.append(("state", operator, state, question))
         return {"operator": operator, "state": state, "level": question.level, "answers": []}
 
