@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -84,6 +85,16 @@ def test_the_examples_run(broker: Broker, database: Database, name: str) -> None
     changes = ["--from", f"{name}-changes", "--url", database.url, "--to", name]
     run_example("kafka_to_postgres.py", *servers, *changes)
     assert database.psql(f"SELECT * FROM {name} ORDER BY key") == "a|2\nc|3\n"
+
+
+def test_the_example_of_totals_runs(spark: Any, database: Database, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which has a Spark already."""
+    database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, customer text, amount int8)")
+    database.execute(f"INSERT INTO {name} SELECT n, 'c' || mod(n, 3), n FROM generate_series(1, 100) n")
+    database.execute(f"CREATE TABLE {name}_totals (customer text, total int8)")
+    monkeypatch.setattr(sys, "argv", ["x", "--url", database.url, "--from", name, "--to", f"{name}_totals"])
+    runpy.run_path(str(ROOT / "examples" / "postgres_totals.py"), run_name="__main__")
+    assert database.psql(f"SELECT * FROM {name}_totals ORDER BY 1") == "c0|1683\nc1|1717\nc2|1650\n"
 
 
 def test_a_bounded_job_in_batch_mode_reads_and_writes_kafka(make_env: Any, broker: Broker, name: str) -> None:
