@@ -27,7 +27,7 @@ from tidegate.datastream import StreamExecutionEnvironment
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
-IN_CI = ("session_windows", "timers_of_a_keyed_broadcast_function")
+IN_CI = ("session_windows",)
 SHORT = [case for case in ALL_CASES if case.name in IN_CI]
 LONG = [case for case in ALL_CASES if case.name not in IN_CI and case.name not in OTHERWISE]
 
