@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import CheckpointId, SubtaskIndex, VertexId
+from tidegate.storage.cleanup import OrderedDeletions
 from tidegate.storage.files import Files
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.job_lock import JobLock
@@ -144,6 +145,10 @@ class FakeStorage(FileSystemStorage):
         self.fake_files = FakeFiles()
         self.write_delay_ms: Callable[[CheckpointId, VertexId, SubtaskIndex], float] = lambda *_: 0.0
         self._folders: dict[str, FakeFiles] = {}
+
+    def forget(self) -> None:
+        """The driver is gone, and with it what it meant to delete."""
+        self._deletions = OrderedDeletions()
 
     def folder(self, uri: str) -> FakeFiles:
         """Of a savepoint: beside the job's own directory."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.simulation import end_checks, outside_world, verify
 from tests.simulation.durations import MANY, any_ms
+from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.faults import FaultPlan
 from tests.simulation.local_databases import LocalDatabases
 from tests.simulation.outside_world import BrokenPromise, OutsideWorld, SimulatedCrash
@@ -549,6 +550,8 @@ class Simulation(InstructionCarrier):
         self.recording.clear()
         self.processes, self.gangs = {}, {}
         self.requests.clear()
+        if isinstance(self.storage, FakeStorage):
+            self.storage.forget()
 
     def latest_checkpoint(self, claim: bool, ignored: Collection[int] = ()) -> RestorePoint | None:
         assert self.storage is not None
