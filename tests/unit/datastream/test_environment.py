@@ -4,6 +4,7 @@ import re
 import sys
 import threading
 import types
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +48,9 @@ class FakeClient:
 
     def collect_results(self):
         return iter(self.values)
+
+    def view(self):
+        return SimpleNamespace(bounded=False)  # no line of progress
 
 
 @pytest.fixture
