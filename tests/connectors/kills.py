@@ -30,16 +30,24 @@ SOAK = [
 
 class Feeder:
     """Writes record i to partition i modulo `partitions`, at a steady rate, whatever happens to the broker: each once,
-    in order, so that the stop of the source is known before anything is written."""
+    in order, so that the stop of the source is known before anything is written. The last `held_back` records wait for
+    `release`: until then no job that reads them can end."""
 
-    def __init__(self, broker: Broker, topic: str, records: int, per_second: float, partitions: int) -> None:
+    def __init__(
+        self, broker: Broker, topic: str, records: int, per_second: float, partitions: int, held_back: int = 0
+    ) -> None:
         self._broker, self.topic, self.records, self.partitions = broker, topic, records, partitions
         self._per_second = per_second
+        self._held_back = held_back
+        self._released = threading.Event()
         self._thread = threading.Thread(target=self._feed, daemon=True)
 
     def start(self) -> Feeder:
         self._thread.start()
         return self
+
+    def release(self) -> None:
+        self._released.set()
 
     def _feed(self) -> None:
         from confluent_kafka import Producer
@@ -48,6 +56,9 @@ class Feeder:
         producer = Producer({**settings, "message.timeout.ms": 600_000})
         began = time.monotonic()
         for i in range(self.records):
+            if self._held_back and i == self.records - self._held_back:
+                producer.flush(600)
+                self._released.wait()
             if (ahead := began + i / self._per_second - time.monotonic()) > 0:
                 time.sleep(ahead)
             producer.produce(self.topic, key_of(i), partition=i % self.partitions)

@@ -56,7 +56,7 @@ def test_kafka_to_state_to_kafka_is_exact_when_drivers_are_killed(
     """Each next one goes on from the latest checkpoint; the last one is not killed."""
     broker.create_topic(f"{name}-in", 2)
     out = broker.create_topic(f"{name}-out", 2)
-    feeder = Feeder(broker, f"{name}-in", 12_000 * kills, 3000, 2).start()
+    feeder = Feeder(broker, f"{name}-in", 12_000 * kills, 3000, 2, held_back=2000).start()
     job = (broker.bootstrap_servers, f"{name}-in", feeder.records, 2, out)
     snapshot: Path | None = None
     for run in range(kills):
@@ -70,6 +70,7 @@ def test_kafka_to_state_to_kafka_is_exact_when_drivers_are_killed(
             process.kill()
             process.wait()
         snapshot = latest_checkpoint(folder)
+    feeder.release()
     env = environment(2, {"execution.state-recovery.path": str(snapshot)})
     with_checkpoints(env, tmp_path / "last", interval_ms=200)
     counting_job(env, *job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -138,7 +139,7 @@ def test_without_a_driver_that_takes_them_lines_go_to_the_standard_error(capsys:
     logs = WorkerLogs("a" * 32, "my job", settings({"tidegate.logging.format": "json"}))
     with worker_logging(logs, 1):
         try:
-            raise ValueError("\ud800 of a record")
+            raise ValueError("of a record")
         except ValueError:
             log.exception("not %s", "this one")
     line = json.loads(capsys.readouterr().err.splitlines()[-1])
@@ -148,6 +149,17 @@ def test_without_a_driver_that_takes_them_lines_go_to_the_standard_error(capsys:
     with worker_logging(WorkerLogs("a" * 32, "my job", settings({})), 1):
         log.warning("as text")
     assert capsys.readouterr().err.endswith(" WARNING tests.functions [my job] as text\n")
+
+
+def test_a_lone_surrogate_breaks_no_line() -> None:
+    """Made by hand: pytest itself could not carry such a line from one of its processes to another."""
+    try:
+        raise ValueError("\ud800 of a record")
+    except ValueError:
+        record = logging.LogRecord("a", 40, "/x/y.py", 7, "\ud800", (), sys.exc_info())
+    line = LogLine.of(record, _PLACE)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(line), type=LogLine) == line
+    assert "ValueError" in line.story
 
 
 def test_arguments_that_do_not_fit_are_part_of_the_text() -> None:
