@@ -15,7 +15,7 @@ def configuration_page() -> str:
         ("The job", ("parallelism.", "pipeline.", "execution.runtime", "execution.buffer")),
         ("Batch execution", ("execution.batch.",)),
         ("Checkpoints", ("execution.checkpointing.",)),
-        ("State and its recovery", ("state.", "execution.state-recovery.")),
+        ("State and its recovery", ("state.", "queryable-state.", "execution.state-recovery.")),
         ("Restarts", ("restart-strategy.",)),
         ("High availability", ("high-availability.",)),
         ("The port for commands", ("rest.",)),
