@@ -40,7 +40,9 @@ PROGRAM = """
     def report(value):
         print("REPORT " + json.dumps(value), flush=True)
 
-    config = Configuration.from_dict({"spark.master": "local-cluster[2,2,1024]"})
+    config = Configuration.from_dict(
+        {"spark.master": "local-cluster[2,2,1024]", "spark.scheduler.maxRegisteredResourcesWaitingTime": "110s"}
+    )
     env = StreamExecutionEnvironment.get_execution_environment(config).set_parallelism(4)
     numbers = env.from_source(NumberSequenceSource(0, 9_999), WatermarkStrategy.no_watermarks(), "Numbers")
     keyed = numbers.rebalance().map(lambda n: n).key_by(lambda n: n % 10)

@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from tidegate.common import options
-from tidegate.common.config_options import ConfigOption
+from tidegate.common.config_options import ConfigOption, parse_duration
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, ResourceError
 from tidegate.spark.exit_codes import collect_here
@@ -33,7 +33,7 @@ _OUR_SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
 }
 
-_REGISTRATION_S = 30.0  # how long after the start of a session executors may still come (Spark's own default)
+_REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"  # after it no more executors are waited for
 _POLL_S = 0.1
 _NEVER_WARNED, _MANY_PER_CORE = 16, 4  # slots on this machine: a warning above both
 _ALWAYS_ALLOWED, _MOST_PER_CORE = 64, 16  # and refused above both, unless somebody asked for that master
@@ -193,7 +193,12 @@ def _slots(sc: SparkContext) -> int:
 def _expected_slots(sc: SparkContext) -> float:
     """How many slots may still come: none once the executors have had their time to register."""
     master = sc.master or ""
-    if time.time() - sc.startTime / 1000 > _REGISTRATION_S or re.match(r"local($|\[)", master):
+    if time.time() - sc.startTime / 1000 > _registration_s(sc) or re.match(r"local($|\[)", master):
         return 0
     cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,", master)
     return int(cluster[1]) * int(cluster[2]) if cluster else math.inf
+
+
+def _registration_s(sc: SparkContext) -> float:
+    """How long after the start of a session executors may still come, by Spark's own setting and default."""
+    return parse_duration(sc.getConf().get(_REGISTRATION) or "30s") / 1000
