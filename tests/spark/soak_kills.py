@@ -60,7 +60,7 @@ class Soak:
         )
         folder = tempfile.mkdtemp(prefix="tidegate-soak-")
         try:
-            rounds = Rounds(wishes, folder, print)
+            rounds = Rounds(wishes, folder)
             first, second = rounds.undisturbed()
             if not compare(first, second).held:
                 self.broken.append(f"{' '.join(job)}: two undisturbed runs differ")

@@ -11,7 +11,7 @@ from tidegate.chaos.canonical import canonical, shown
 from tidegate.chaos.recording import Recorded, recorded, totals
 from tidegate.chaos.rounds import Run, latest_state
 from tidegate.chaos.segment import OperatorSeen
-from tidegate.common.errors import SnapshotError, TidegateError
+from tidegate.common.errors import TidegateError
 from tidegate.snapshots import iterate_state, list_states, stand_ins
 from tidegate.state import serialization
 
@@ -151,7 +151,7 @@ def _states(path: str) -> dict[tuple[str, str], dict[str, str]]:
                 for entry in iterate_state(path, listing.operator_id, listing.state):
                     value = _without_times(entry.value) if listing.time_to_live else entry.value
                     entries[_key_text(entry.key, entry.namespace)] = canonical(value)
-            except (SnapshotError, TidegateError) as error:
+            except TidegateError as error:
                 entries["<unreadable>"] = str(error)
     finally:
         serialization.unpickle = unpickle

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from tidegate.chaos.child import NOT_FOR_CHAOS
 from tidegate.chaos.draws import KINDS
@@ -67,10 +69,9 @@ class Run:
 class Rounds:
     """`undisturbed` first, then `disturbed`. Raises ChaosError when the program cannot be put under chaos at all."""
 
-    def __init__(self, wishes: Wishes, folder: str, say: Callable[[str], None]) -> None:
+    def __init__(self, wishes: Wishes, folder: str) -> None:
         self._wishes = wishes
         self._folder = folder
-        self._say = say
         self._rates: dict[str, float] = {}
         self._limits: dict[str, dict[str, int]] = {}
         self._records = wishes.records
@@ -208,8 +209,6 @@ class Rounds:
 
 
 def _with(segment: Segment, changes: dict[str, object]) -> Segment:
-    import msgspec
-
     return msgspec.structs.replace(segment, **changes)
 
 

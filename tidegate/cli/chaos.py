@@ -83,7 +83,7 @@ def chaos(arguments: Any) -> dict[str, Any]:
 
 
 def _run(wishes: Wishes, folder: str, say: Callable[[str], None]) -> Report:
-    rounds = Rounds(wishes, folder, say)
+    rounds = Rounds(wishes, folder)
     first, second = rounds.undisturbed()
     say(f"undisturbed: {_seconds(first)} and, slowed down, {_seconds(second)}")
     ordered = ordered_sinks(first, second)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.graph.job_graph import JobGraph
 from tidegate.state.factory import HASHMAP
 from tidegate.state.rocksdb.settings import RocksDBSettings
@@ -44,3 +46,11 @@ class SlotPlan:
     storage: WorkerStorage | None = None  # where snapshots are written and read
     storage_root: str = ""  # URI of the job's own checkpoint directory; a snapshot elsewhere is read, never built upon
     instrument: Instrument | None = None
+
+    def instrumented(self, slot: SlotIndex, attempt: AttemptNumber, addresses: Sequence[str]) -> SlotPlan:
+        """In a worker, once: tells the instrument of its start and lets it stand before the storage."""
+        if self.instrument is None:
+            return self
+        self.instrument.slot_started(slot, attempt, addresses)
+        storage = None if self.storage is None else self.instrument.worker_storage(self.storage)
+        return replace(self, storage=storage)

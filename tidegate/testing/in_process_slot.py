@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -157,11 +156,8 @@ class InProcessSlot:
 
     def _deploy(self, message: Deploy) -> None:
         plan: SlotPlan = cloudpickle.loads(message.plan)  # every slot has objects of its own
-        if plan.instrument is not None:
-            self._instrument = plan.instrument
-            self._instrument.slot_started(self.slot, message.attempt, message.addresses)
-            if plan.storage is not None:
-                plan = dataclasses.replace(plan, storage=self._instrument.worker_storage(plan.storage))
+        plan = plan.instrumented(self.slot, message.attempt, message.addresses)
+        self._instrument = plan.instrument or self._instrument
         restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
         self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
         self.runtime.deploy(restore)

@@ -230,11 +230,8 @@ class SlotWorker:
         enter_archives(plan.settings.cached_files)
         settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
         plan = dataclasses.replace(plan, settings=settings)
-        if plan.instrument is not None:
-            self._instrument = plan.instrument
-            self._instrument.slot_started(self._slot, deploy.attempt, deploy.addresses)
-            if plan.storage is not None:
-                plan = dataclasses.replace(plan, storage=self._instrument.worker_storage(plan.storage))
+        plan = plan.instrumented(self._slot, deploy.attempt, deploy.addresses)
+        self._instrument = plan.instrument or self._instrument
         from tidegate.storage.handles import SlotRestore
         from tidegate.taskmanager.slot import SlotRuntime
 
