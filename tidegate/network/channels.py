@@ -223,6 +223,7 @@ class InputChannel:
 
     __slots__ = (
         "_costs",
+        "_recording_for",
         "address",
         "blocked",
         "capacity",
@@ -249,6 +250,7 @@ class InputChannel:
         self.blocked = False  # alignment: nothing is taken from the queue
         self.end_of_data = False
         self.recording: list[SerializedElement] | None = None  # unaligned: what arrives until the barrier comes
+        self._recording_for = 0  # the checkpoint whose barrier ends it
 
     def receive(self, element: Element, cost: int = 1) -> None:
         """`cost` is what a batch cost its sender."""
@@ -259,9 +261,19 @@ class InputChannel:
                 raise InternalError(
                     f"channel {self.address}: {self.held} credits held, {self.owed} owed, {self.capacity} in all"
                 )
-        if self.recording is not None and not isinstance(element, CheckpointBarrier):
-            self.recording.append(serialize(element))
+        if self.recording is not None:
+            if not isinstance(element, CheckpointBarrier):
+                self.recording.append(serialize(element))
+            elif element.checkpoint_id >= self._recording_for:
+                self.recording = None
         self.queue.append(element)
+
+    def record(self, into: list[SerializedElement], checkpoint_id: int) -> None:
+        """Append what arrives, until a barrier of this checkpoint or a newer one does. It ends here and not when the
+        task hears of the barrier: a task that has to catch up first hears of it late, and the barrier has overtaken
+        what comes behind it, which its sender's snapshot holds already."""
+        self.recording = into
+        self._recording_for = checkpoint_id
 
     def restore(self, elements: list[Element]) -> None:
         """Put restored in-flight elements first. They never had a credit of this attempt, so none is given back."""

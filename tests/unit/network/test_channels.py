@@ -133,11 +133,22 @@ def test_restored_batches_come_first_and_cost_no_credit():
 
 def test_recording_keeps_what_arrives_as_it_was_on_arrival():
     channel = receiver(capacity=3)
-    channel.recording = []
+    recorded = []
+    channel.record(recorded, 7)
     record = [1]
     channel.receive(RecordBatch([record]))
     record.append(2)  # user code changes a record in place later
-    assert [deserialize(e.kind, e.payload).values for e in channel.recording] == [[[1]]]
+    assert [deserialize(e.kind, e.payload).values for e in recorded] == [[[1]]]
+
+
+def test_recording_ends_when_the_barrier_arrives_whenever_the_task_hears_of_it():
+    channel = receiver(capacity=9)
+    recorded = []
+    channel.record(recorded, 7)
+    for element in (RecordBatch([1]), barrier(6), RecordBatch([2]), barrier(7), RecordBatch([3])):
+        channel.receive(element)
+    assert [deserialize(e.kind, e.payload).values for e in recorded] == [[1], [2]]
+    assert channel.recording is None
 
 
 def test_queued_before_barrier_stops_at_the_barrier():

@@ -10,7 +10,6 @@ from tidegate.fault_tolerance.barriers.handlers import (
     ExactlyOnceHandler,
     InputsComplete,
     Snapshot,
-    StopRecording,
     UnblockAll,
 )
 from tidegate.network.elements import Alignment, CheckpointBarrier
@@ -72,8 +71,8 @@ class TestUnaligned:
         h = ExactlyOnceHandler(3)
         actions = h.arrived(1, unaligned(1), 5.0)
         assert actions == [Snapshot(unaligned(1), True, 5.0, frozenset({0, 2})), DropBarrier(1, 1)]
-        assert h.arrived(0, unaligned(1), 6.0) == [StopRecording(0, 1), DropBarrier(0, 1)]
-        assert h.arrived(2, unaligned(1), 7.0) == [StopRecording(2, 1), DropBarrier(2, 1), InputsComplete(1)]
+        assert h.arrived(0, unaligned(1), 6.0) == [DropBarrier(0, 1)]
+        assert h.arrived(2, unaligned(1), 7.0) == [DropBarrier(2, 1), InputsComplete(1)]
 
     def test_one_channel_is_complete_at_once(self):
         assert kinds(ExactlyOnceHandler(1).arrived(0, unaligned(1), 0.0)) == [
@@ -115,7 +114,7 @@ class TestAlignedWithTimeout:
             Snapshot(unaligned(1), True, 0.0, frozenset({2})),
             DropBarrier(1, 1),
         ]
-        assert h.arrived(2, with_timeout(1), 101.0) == [StopRecording(2, 1), DropBarrier(2, 1), InputsComplete(1)]
+        assert h.arrived(2, with_timeout(1), 101.0) == [DropBarrier(2, 1), InputsComplete(1)]
 
     def test_turns_unaligned_when_an_upstream_did(self):
         h = ExactlyOnceHandler(2)

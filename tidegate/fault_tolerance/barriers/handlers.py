@@ -41,7 +41,7 @@ class UnblockAll:
 @dataclass(frozen=True)
 class Snapshot:
     """Forward the barrier and take the snapshot now. Unaligned: also persist what is queued before the barrier on every
-    channel, and record what arrives on the `pending` channels until their `StopRecording`."""
+    channel, and record what arrives on the `pending` channels until their barriers come."""
 
     barrier: CheckpointBarrier
     unaligned: bool
@@ -53,12 +53,6 @@ class Snapshot:
 class DropBarrier:
     """Remove this checkpoint's barrier from the channel's queue: it has been dealt with, or is stale."""
 
-    channel: int
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True)
-class StopRecording:
     channel: int
     checkpoint_id: CheckpointId
 
@@ -77,7 +71,7 @@ class Abandon:
     checkpoint_id: CheckpointId
 
 
-Action = Block | UnblockAll | Snapshot | DropBarrier | StopRecording | InputsComplete | Abandon
+Action = Block | UnblockAll | Snapshot | DropBarrier | InputsComplete | Abandon
 
 
 class BarrierHandler(Protocol):
@@ -315,7 +309,7 @@ class Recording:
         if barrier.checkpoint_id != self.checkpoint_id:
             return h.abandon(barrier, channel, now_ms, reached=False)
         self.pending.discard(channel)
-        actions: list[Action] = [StopRecording(channel, self.checkpoint_id), DropBarrier(channel, self.checkpoint_id)]
+        actions: list[Action] = [DropBarrier(channel, self.checkpoint_id)]
         if not self.pending:
             actions.append(InputsComplete(self.checkpoint_id))
             h.finished(self.checkpoint_id)

@@ -63,8 +63,8 @@ class SubtaskCheckpoint:
                 continue  # its barrier was reached: what is queued comes after the checkpoint
             before = [serialize(e) for e in channel.queued_before_barrier(self.checkpoint_id)]
             self.inputs[channel.address] = before
-            if channel.index in pending:
-                channel.recording = before
+            if not barrier_queued:
+                channel.record(before, self.checkpoint_id)
 
     def write(
         self,

@@ -136,8 +136,6 @@ class BarrierTaskSide(TaskSide):
                     self._take_snapshot(action, now_ms)
                 case handlers.DropBarrier(channel, checkpoint_id):
                     inputs[channel].remove_barrier(checkpoint_id)
-                case handlers.StopRecording(channel, _):
-                    inputs[channel].recording = None
                 case handlers.InputsComplete(checkpoint_id):
                     complete = self._checkpoints.get(checkpoint_id)
                     if complete is not None:
