@@ -17,6 +17,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.network.door import Door
 from tidegate.network.transport import ConnectionLostError
 from tidegate.network.wire import Frame, FrameError, decode, encode_header
 
@@ -96,6 +97,7 @@ class ZmqTransport:
         self._pull.setsockopt(zmq.RCVHWM, 0)
         self._pull.setsockopt(zmq.LINGER, 0)
         keys.secure_server(self._pull)
+        self._door = Door(self._pull, "a data port")
         port = self._pull.bind_to_random_port(f"tcp://{host}")
         self.address = f"tcp://{host}:{port}"
         self._peers: dict[SlotIndex, Any] = {}
@@ -106,6 +108,7 @@ class ZmqTransport:
         self.poller.register(self._pull, zmq.POLLIN)
 
     def connect(self, addresses: list[str], me: SlotIndex) -> None:
+        self._door.expect(2 * len(addresses))  # a peer that comes again, or comes twice, before the first one is gone
         for i, address in enumerate(addresses):
             if i == me:
                 continue
@@ -181,4 +184,5 @@ class ZmqTransport:
         for push in self._peers.values():
             push.disable_monitor()
             push.close(0)
+        self._door.close(self._pull)
         self._pull.close(0)

@@ -31,6 +31,7 @@ from tidegate.jobmanager.preparation import PreparedJob
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.jobmanager.state_queries import StateQueries
 from tidegate.jobmanager.storage_work import StorageWork
+from tidegate.network.door import Door
 from tidegate.network.zmq_transport import JobKeys, authenticate, new_context
 from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_slot, encode
 from tidegate.protocol.instructions import (
@@ -156,6 +157,8 @@ class JobManager(InstructionCarrier):
         self._router.setsockopt(zmq.LINGER, 500)
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._keys.secure_server(self._router)
+        self._door = Door(self._router, f"the control port of job '{self._job_name}'")
+        self._door.expect(2 * self._master.num_slots)  # of an attempt that leaves, and of the next one
         host = _driver_host(self._session)
         port = self._router.bind_to_random_port(f"tcp://{host}")
         self._address = f"tcp://{host}:{port}"
@@ -250,6 +253,7 @@ class JobManager(InstructionCarrier):
             self._discovery.close()
             if self._leadership is not None:
                 self._leadership.close()
+            self._door.close(self._router)
             self._router.close()
             self._authenticator.stop()
             self._context.destroy(linger=500)
