@@ -5,29 +5,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
-import random
-import re
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 from tests.simulation import end_checks, outside_world, verify
-from tests.simulation.durations import MANY, any_ms
+from tests.simulation.durations import MANY
 from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.faults import FaultPlan
 from tests.simulation.local_databases import LocalDatabases
-from tests.simulation.outside_world import BrokenPromise, OutsideWorld, SimulatedCrash
-from tests.simulation.pools import Event, Life, Link, Pool
+from tests.simulation.outside_world import BrokenPromise
+from tests.simulation.pools import Event, Life, Pool
 from tests.simulation.random_job import RandomJob
 from tests.simulation.restart_oracle import CheckedStrategy
 from tests.simulation.restarts import Restarts
 from tests.simulation.scenario import RESCALED, Scenario, Variation
-from tests.simulation.sim_clock import EPSILON_MS, ProcessClock, SimClock
-from tests.simulation.sim_slot import LOST, AsyncWork, SimSlot, check_credits
+from tests.simulation.sim_clock import EPSILON_MS
+from tests.simulation.sim_slot import check_credits
 from tests.simulation.storage_host import SimStorageThreads
+from tests.simulation.workers import Workers
 from tidegate.common.errors import SnapshotDamagedError
-from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex
+from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import FixedDelayRestartStrategyConfiguration
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
@@ -40,7 +39,6 @@ from tidegate.jobmanager.discovery_work import DiscoveryWork
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.preparation import other_checkpoints
 from tidegate.jobmanager.storage_work import StorageWork
-from tidegate.network.wire import Frame
 from tidegate.protocol.codec import ProtocolError, decode_from_slot, encode
 from tidegate.protocol.instructions import (
     CancelGang,
@@ -77,48 +75,32 @@ LONGEST_HANG_MS = 3_000.0
 MAX_SIMULATED_MS = 1_800_000.0
 """Far more than all planned delays together, and less than `NEVER_MS`: later, something was stuck."""
 _LONGEST_PAUSE_MS = 10_000.0  # of commits that are tried again, and of the wait for metadata at the end of a job
-_RANDOM_NAME = re.compile(r"-[0-9a-f]{12}(?=\.state)")  # in the names of state files: differs from run to run
 
 
-class Simulation(InstructionCarrier):
+class Simulation(Workers, InstructionCarrier):
     """`run` returns when the job has ended and everything was checked, or raises BrokenPromise (or InternalError)."""
 
     def __init__(self, scenario: Scenario, trace: bool = False) -> None:
-        self.scenario = scenario
-        self.rng: random.Random = scenario.rng
-        self.clock = SimClock()
-        self.world = OutsideWorld(self.rng, self.clock)
+        super().__init__(scenario, trace)
         self.world.checkpointing = scenario.runtime.checkpointing
         self.world.exactly_once = scenario.runtime.exactly_once
         self.job: RandomJob = scenario.job
         self.graph = scenario.job.graph  # as it runs
         self.runtime = scenario.runtime
         self.job_settings = scenario.job_settings
-        self.lines: list[str] | None = [] if trace else None
-        # Everything that may happen next, by kind.
-        self.frames, self.control, self.ready = Pool(), Pool(), Pool()
-        self.async_work, self.helper_pool, self.events = Pool(), Pool(), Pool()
         self._kinds: list[tuple[Pool, float, Callable[[Any], None]]] = [
-            (self.frames, scenario.weights.frames, self._pick_link),
-            (self.control, scenario.weights.control, self._pick_link),
-            (self.ready, scenario.weights.steps, self._pick_slot),
-            (self.async_work, scenario.weights.async_work, self._pick_async),
+            (self.frames, scenario.weights.frames, self.pick_link),
+            (self.control, scenario.weights.control, self.pick_link),
+            (self.ready, scenario.weights.steps, self.pick_slot),
+            (self.async_work, scenario.weights.async_work, self.pick_async),
             (self.helper_pool, scenario.weights.helper, self._pick_storage),
             (self.events, scenario.weights.events, self._pick_event),
         ]
-        self.timers: list[tuple[float, Callable[[], None]]] = []
         self.storage = scenario.storage
         self.worker_storage = None if self.storage is None else self.storage.worker_storage()
         self.databases: LocalDatabases | None = None  # made when the first one is needed
-        self.gangs: dict[AttemptNumber, list[SimSlot]] = {}
-        self.processes: dict[str, SimSlot] = {}
-        self.struck = self.world.struck
         self.ended: JobEnded | None = None
         self.cancelled_at: float | None = None
-        self.steps = 0
-        self.in_worker = False  # what happens now happens in a worker process
-        self._calm_after = scenario.calm_after
-        self._wall_ms = 0.0  # how far wrong the wall clocks are
         self.aborted: set[int] = set()
         self.attempt_of: dict[int, tuple[int, int]] = {}  # checkpoint with metadata -> (run of the driver, attempt)
         self._tried: dict[int, tuple[int, int]] = {}  # the same, when it may or may not have been written
@@ -129,7 +111,7 @@ class Simulation(InstructionCarrier):
         self.restored: set[AttemptNumber] = set()  # attempts that started from a checkpoint
         self.with_channel_state = 0  # checkpoints whose metadata was written and holds in-flight records
         self.doubled = 0
-        self._started_ms = self._seen_ms = self.clock.now_ms()
+        self._seen_ms = self._started_ms
         self.run_number = 0  # of the driver
         self.led = scenario.variation is Variation.LED
         self.record = 0  # led: the newest checkpoint in the job's record; 0: none
@@ -165,29 +147,9 @@ class Simulation(InstructionCarrier):
             self.storage_work = StorageWork(storage, self.storage_threads)  # type: ignore[arg-type]
         return JobMaster(graph, self.job_settings, self.strategy, model, lambda attempt: plan)
 
-    @property
-    def calm(self) -> bool:
-        """Nothing goes wrong any more."""
-        return self.steps > self._calm_after
-
-    def hangs(self) -> bool:
-        return not self.calm and self.rng.random() < self.scenario.hang_rate
-
     def now_ms(self) -> float:
         """By the driver's clock."""
         return self.driver_clock.now_ms()
-
-    def new_clock(self) -> ProcessClock:
-        """Of a process that starts now."""
-        if not self.scenario.clock_skew:
-            return ProcessClock(self.clock, 0.0)
-        skew = self.rng.choice((-1, 0, 1)) * any_ms(self.rng, 0.1, 1_000_000.0)
-        return ProcessClock(self.clock, self._wall_ms + skew)
-
-    def set_wall_clocks(self, by_ms: float) -> None:
-        self.trace(f"the wall clocks jump by {by_ms:.0f} ms")
-        self.struck["the wall clocks jump"] += 1
-        self._wall_ms = max(-6_000_000.0, self._wall_ms + by_ms)
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """The storage works: for looks from outside."""
@@ -267,53 +229,18 @@ class Simulation(InstructionCarrier):
         if self.clock.now_ms() != self._seen_ms:
             self._time_passed()
 
-    def _pick_link(self, link: Link) -> None:
-        if self.lines is not None:
-            self.trace(f"deliver on {link.name}")
-        link.pop_and_deliver()
-
     def _pick_storage(self, thread: Any) -> None:
         self.storage_threads.step(thread)
-
-    def _pick_slot(self, slot: SimSlot) -> None:
-        if self.lines is not None:
-            self.trace(f"step {slot}")
-        slot.step()
 
     def _pick_event(self, event: Event) -> None:
         self.events.discard(event)
         self.trace(event.what)
         event.happen()
 
-    def _pick_async(self, work: AsyncWork) -> None:
-        slot = work.slot
-        if work.outcome is None:
-            self.trace(f"helper of {slot} works")
-            try:
-                work.outcome = slot.inside(work.work), None
-            except SimulatedCrash as crash:
-                self.async_work.discard(work)
-                if slot.life is Life.ALIVE:
-                    self.crash(slot, str(crash))
-                return
-            except BrokenPromise:
-                raise
-            except Exception as error:
-                work.outcome = None, error
-            if slot.life is not Life.ALIVE:
-                self.async_work.discard(work)
-            return
-        self.async_work.discard(work)
-        if slot.life is Life.ALIVE:
-            self.trace(f"helper of {slot} is done")
-            result, failure = work.outcome
-            slot.guard(lambda: work.done(result, failure))
-            slot.wake()
-
     # ------------------------------------------------------------ time
     def _advance_to_deadline(self) -> None:
-        due = [slot.deadline for slot in self._live() if slot.deadline is not None and slot.working and not slot.frozen]
-        due += [slot.next_heartbeat for slot in self._live() if not slot.frozen]
+        due = [slot.deadline for slot in self.live() if slot.deadline is not None and slot.working and not slot.frozen]
+        due += [slot.next_heartbeat for slot in self.live() if not slot.frozen]
         due += [time for time, _ in self.timers]
         deadline = self.master.next_deadline()
         if deadline is not None:
@@ -325,7 +252,7 @@ class Simulation(InstructionCarrier):
 
     def _time_passed(self) -> None:
         now = self._seen_ms = self.clock.now_ms()
-        for slot in self._live():
+        for slot in self.live():
             if slot.frozen or (slot.next_heartbeat > now and (slot.deadline is None or slot.deadline > now)):
                 continue
             if slot.deadline is not None and slot.deadline <= now:
@@ -346,9 +273,6 @@ class Simulation(InstructionCarrier):
             if deadline is None or deadline > self.now_ms():
                 return
             self.carry_out(self.master.on_tick(self.now_ms()))
-
-    def _live(self) -> list[SimSlot]:
-        return [s for s in self.processes.values() if s.life is Life.ALIVE]
 
     # ------------------------------------------------------------ the JobManager's host
     def master_receive(self, incarnation: str, payload: bytes) -> None:
@@ -374,11 +298,11 @@ class Simulation(InstructionCarrier):
             process.down.push(encode(instruction.message))
 
     def submit_gang(self, instruction: SubmitGang) -> None:
-        self._submit(instruction.attempt, instruction.num_slots)
+        self.submit(instruction.attempt, instruction.num_slots)
 
     def cancel_gang(self, instruction: CancelGang) -> None:
         attempt = instruction.attempt
-        self.later(f"Spark cancels attempt {attempt}", partial(self._kill, self.gangs[attempt]))
+        self.later(f"Spark cancels attempt {attempt}", partial(self.kill, self.gangs[attempt]))
 
     def write_metadata(self, instruction: WriteMetadata) -> None:
         metadata, attempt, target = instruction.metadata, instruction.attempt, instruction.target
@@ -504,31 +428,9 @@ class Simulation(InstructionCarrier):
         taken = lambda now: self.master.on_results_taken(chunk.operator_id, chunk.subtask, chunk.seq, now)  # noqa: E731
         self.later("the client takes results", lambda: self._master_event(taken))
 
-    # ------------------------------------------------------------ Spark
-    def _submit(self, attempt: AttemptNumber, slots: int) -> None:
-        gang = [SimSlot(self, attempt, SlotIndex(i)) for i in range(slots)]
-        self.gangs[attempt] = gang
-        for slot in gang:
-            self.processes[slot.incarnation] = slot
-            self.later(f"Spark starts {slot}", slot.start)
-        self.faults.on_new_gang(gang)
-
-    def crash(self, slot: SimSlot, why: str) -> None:
-        """The process is gone, with all that it has not handed to the network, and part of what it has."""
-        if slot.life in (Life.DEAD, Life.LEFT):
-            return
-        self.trace(f"{slot} is killed ({why})")
-        self.struck["a worker is killed"] += why != "by Spark"
-        self._vanish(slot, Life.DEAD)
-        slot.up.cut(self.rng.randint(0, len(slot.up.queue)))
-        gang = self.gangs[slot.attempt]
-        self.later(f"Spark notices that {slot} is gone", lambda: self._kill(gang))
-        if self.rng.random() < 0.1:  # Spark runs a stage again when it has lost a task
-            self.struck["Spark runs a task twice"] += 1
-            rival = SimSlot(self, slot.attempt, slot.slot, "again")
-            self.processes[rival.incarnation] = rival
-            self.later(f"Spark starts {rival}", rival.start)
-        self._gang_may_be_over(slot.attempt)
+    # ------------------------------------------------------------ gangs and drivers
+    def gang_is_over(self, attempt: AttemptNumber, error: str | None) -> None:
+        self._master_event(lambda now: self.master.on_gang_exit(attempt, error, now))
 
     def crash_driver(self, claim: bool) -> None:
         """The JobManager is gone, and the workers with it. The user starts the job again from the latest checkpoint."""
@@ -598,125 +500,17 @@ class Simulation(InstructionCarrier):
         self.master = self._new_master(initial)
         self.carry_out(self.master.start(self.now_ms()))
 
-    def leave(self, slot: SimSlot) -> None:
-        if slot.life is Life.ALIVE:
-            if slot.runtime is not None:
-                slot.runtime.close()
-            self._vanish(slot, Life.LEFT)
-            self._gang_may_be_over(slot.attempt)
-
-    def _vanish(self, slot: SimSlot, life: Life) -> None:
-        rng = self.rng
-        slot.life = life
-        slot.frozen = False
-        self.ready.discard(slot)
-        slot.down.cut(0)
-        for link in slot.incoming:
-            link.cut(0)
-        for link in slot.data.values():
-            link.cut(rng.randint(0, len(link.queue)))
-        for work in [w for w in self.async_work if w.slot is slot]:
-            # A helper thread of a process that leaves by itself may come to its end; one of a killed process may not.
-            if work.outcome is not None or life is Life.DEAD or rng.random() < 0.5:
-                self.async_work.discard(work)
-        for peer in self.gangs[slot.attempt]:
-            if peer.life is Life.ALIVE and rng.random() < 0.7:
-                self.later(f"{peer} loses its connection to {slot}", peer.connection_lost)
-
-    def _kill(self, gang: list[SimSlot]) -> None:
-        for slot in gang:
-            self.crash(slot, "by Spark")
-
-    def _gang_may_be_over(self, attempt: AttemptNumber) -> None:
-        gang = self.gangs[attempt]
-        if all(slot.life in (Life.DEAD, Life.LEFT) for slot in gang):
-            error = "a worker was lost" if any(slot.life is Life.DEAD for slot in gang) else None
-            exit_ = lambda now: self.master.on_gang_exit(attempt, error, now)  # noqa: E731
-            self.later(f"Spark reports the end of attempt {attempt}: {error}", lambda: self._master_event(exit_))
-
-    # ------------------------------------------------------------ network and helpers
-    def network_send(self, sender: SimSlot, to: SlotIndex, frame: Frame) -> None:
-        link = sender.data.get(to)
-        if link is None:
-            target = self.gangs[sender.attempt][to]
-            link = Link(f"{sender}->{target}", self.frames, target.on_frame, self.draw_slowness())
-            sender.data[to] = link
-            target.incoming.append(link)
-            if target.life in (Life.DEAD, Life.LEFT):
-                link.dead = True
-            target.receive_or_wait()
-        if link.dead:
-            self.faults.on_undeliverable(to, frame)
-        link.push(frame)
-
-    def break_link(self, link: Link) -> None:
-        self.trace(f"the connection {link.name} breaks")
-        self.struck["a connection breaks"] += 1
-        link.queue.clear()
-        link.push(LOST)
-        link.dead = True
-
-    def add_async(self, work: AsyncWork) -> None:
-        work.slowness = self.scenario.async_slowness if self.rng.random() < 0.5 else 0.0
-        if not self.hangs():
-            self.async_work.add(work)
-            return
-        self.trace(f"work of {work.slot} hangs")
-        self.struck["a helper of a worker hangs"] += 1
-        self.after(any_ms(self.rng), lambda: self._goes_on_working(work))
-
-    def _goes_on_working(self, work: AsyncWork) -> None:
-        if work.slot.frozen:
-            self.after(1.0, lambda: self._goes_on_working(work))
-        else:
-            self.async_work.add(work)
-
-    def later(self, what: str, happen: Callable[[], None]) -> None:
-        self.events.add(Event(what, happen))
-
+    # ------------------------------------------------------------ the user
     def cancel(self) -> None:
         if self.ended is None and self.cancelled_at is None:
             self.cancelled_at = self.clock.now_ms()
             self.struck["the user cancels"] += 1
         self._master_event(self.master.on_cancel)
 
-    def freeze(self, slot: SimSlot, for_ms: float) -> None:
-        """The process stops (as under SIGSTOP) and goes on later, unless it was killed meanwhile."""
-        self.trace(f"{slot} freezes")
-        self.struck["a worker freezes"] += 1
-        slot.frozen = True
-        self.ready.discard(slot)
-        held = [w for w in self.async_work if w.slot is slot]
-        for work in held:
-            self.async_work.discard(work)
-        slot.receive_or_wait()
-
-        def thaw() -> None:
-            if slot.frozen:
-                self.trace(f"{slot} goes on")
-                slot.frozen = False
-                slot.receive_or_wait()
-                for work in held:
-                    self.async_work.add(work)
-                slot.wake()
-
-        self.after(for_ms, thaw)
-
-    def after(self, ms: float, do: Callable[[], None]) -> None:
-        self.timers.append((self.clock.now_ms() + ms, do))
-
-    def draw_slowness(self) -> float:
-        return self.scenario.link_slowness if self.rng.random() < 0.3 else 0.0
-
-    def trace(self, text: str) -> None:
-        if self.lines is not None:
-            text = _RANDOM_NAME.sub("", text)
-            self.lines.append(f"{self.steps:>5} {self.clock.now_ms() - self._started_ms:9.2f} ms  {text}")
-
     # ------------------------------------------------------------ checks
     def check_invariants(self) -> None:
         self.master.check_invariants()
-        for slot in self._live():
+        for slot in self.live():
             if slot.runtime is not None and not slot.failed:
                 slot.runtime.check_invariants()
         for gang in self.gangs.values():
@@ -728,7 +522,7 @@ class Simulation(InstructionCarrier):
         pending = self.coordinator.in_progress if self.coordinator is not None else ()
         tasks = [
             f"{s} {t.name} {t.state.value} {[(len(c.queue), c.blocked) for c in t.inputs]}"
-            for s in self._live()
+            for s in self.live()
             if s.runtime is not None
             for t in s.runtime.tasks
         ]
