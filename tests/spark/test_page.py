@@ -1,25 +1,31 @@
-"""The page in a browser against a real job on Spark: each view, and a failure and its recovery seen
-live. With TIDEGATE_PICTURES set to a folder it leaves pictures there."""
+"""The page in a browser against a real job on Spark: reached by a link of Spark's own page, each view, a failure and
+its recovery seen live, keys looked up, a savepoint and a stop by button. With TIDEGATE_PICTURES set to a folder it
+leaves the pictures of the docs there."""
 
 from __future__ import annotations
 
+import base64
 import os
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.programs import running, wait_until
+from tests.spark.programs import Program, running, wait_until
 from tests.unit.web.conftest import browser  # noqa: F401
 from tests.unit.web.page_kit import Page
+from tidegate.web.all_jobs import AllJobs
+from tidegate.web.history import History
 from tidegate.web.registry import running_jobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 PROGRAM = """
     import json, os, sys, time
-    from tidegate.common import Configuration, WatermarkStrategy
+    from tidegate.common import Configuration, Types, WatermarkStrategy
     from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
     from tidegate.datastream.connectors import DataGeneratorSource
     from tidegate.datastream.state import ValueStateDescriptor
@@ -27,20 +33,25 @@ PROGRAM = """
 
     class Count(KeyedProcessFunction):
         def open(self, runtime_context):
-            self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+            card = ValueStateDescriptor("card", Types.STRING())
+            card.hide_from_queries()
+            self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+            self.card = runtime_context.get_state(card)
             self.orders = runtime_context.get_metrics_group().add_group("orders").counter("seen")
 
         def process_element(self, value, ctx):
-            if os.path.exists("fail") and ctx.get_current_key() == 3:
+            if os.path.exists("fail") and ctx.get_current_key() == 'customer 3':
                 os.unlink("fail")
                 raise ValueError(f"no amount in <order {value}>")
             self.orders.inc()
             n = (self.count.value() or 0) + 1
             self.count.update(n)
+            if n == 1:
+                self.card.update("4111 1111")
             yield value, n
 
-    spark = (SparkSession.builder.master("local[3]").config("spark.ui.enabled", "true").config("spark.ui.port", "0")
-             .config("spark.ui.showConsoleProgress", "false").getOrCreate())
+    spark = (SparkSession.builder.master("local[{slots}]").config("spark.ui.enabled", "true")
+             .config("spark.ui.port", "0").config("spark.ui.showConsoleProgress", "false").getOrCreate())
     env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({
         "execution.checkpointing.interval": "300 ms",
         "execution.checkpointing.dir": os.path.abspath("checkpoints"),
@@ -48,13 +59,14 @@ PROGRAM = """
         "restart-strategy.fixed-delay.attempts": "5",
         "restart-strategy.fixed-delay.delay": "1 s",
     }), spark=spark)
-    env.set_parallelism(2)
+    env.set_parallelism({parallelism})
     source = DataGeneratorSource(lambda i: i, None, records_per_second=4000.0)
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda *_: int(time.time() * 1000))
     stream = env.from_source(source, times, "orders").map(lambda i: i * 7919 % 10_000).name("parse")
-    counted = stream.key_by(lambda i: i % 100).process(Count()).name("count by customer").uid("count")
+    keyed = stream.key_by(lambda i: f"customer {i % 100}", Types.STRING())
+    counted = keyed.process(Count()).name("count by customer").uid("count")
     counted.filter(lambda pair: False).name("only odd ones").print()
-    client = env.execute_async("orders <b>per</b> customer")
+    client = env.execute_async("orders per customer & day")
     print("REPORT " + json.dumps(spark.sparkContext.uiWebUrl), flush=True)
     client.get_job_execution_result().result()
     print("REPORT " + json.dumps("done"), flush=True)
@@ -62,16 +74,16 @@ PROGRAM = """
 """
 
 
-def picture(page: Page, name: str) -> None:
+def picture(page: Page, name: str, most: int = 1500) -> None:
+    """Of the page from its top, without what is below."""
     folder = os.environ.get("TIDEGATE_PICTURES")
-    if folder:
-        height = page.script("return document.documentElement.scrollHeight")
-        width = page.script("return innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": min(height, 1500), "scale": 1}
-        taken = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-        import base64
-
-        Path(folder, f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
+    if not folder:
+        return
+    page.script("scrollTo(0, 0)")
+    height, width = page.script("return [document.documentElement.scrollHeight, innerWidth]")
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, most), "scale": 1}
+    taken = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    Path(folder, f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
 
 
 def colours(page: Page, scheme: str) -> None:
@@ -79,57 +91,135 @@ def colours(page: Page, scheme: str) -> None:
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
 
-def test_a_job_is_seen_through_a_failure_and_its_recovery(
-    browser: Any,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    state = tmp_path / "state"
-    monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    script = tmp_path / "orders.py"
-    script.write_text(textwrap.dedent(PROGRAM))
-    with running(script, tmp_path, XDG_STATE_HOME=str(state)) as program:
-        program.wait_for_report(1, 120)
+@contextmanager
+def on_a_phone(page: Page) -> Iterator[None]:
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@contextmanager
+def watched_job(browser: Any, folder: Path, parallelism: int) -> Iterator[tuple[Page, str, Program]]:  # noqa: F811
+    """A page that is logged in to a job that runs, the address of Spark's own page, and the job's program."""
+    script = folder / "orders.py"
+    program = PROGRAM.replace("{slots}", str(parallelism + 1)).replace("{parallelism}", str(parallelism))
+    script.write_text(textwrap.dedent(program))
+    with running(script, folder, XDG_STATE_HOME=str(folder / "state")) as started:
+        spark = started.wait_for_report(1, 120)
         wait_until(running_jobs, 30)
         (job,) = running_jobs()
         page = Page(browser, job.url, job.token, job.job_id)
         browser.get_log("browser")
         try:
             page.open()
-            page.wait(lambda: "RUNNING" in page.text, 60)
-            page.to_job()
-            assert page.script("return document.title").startswith("orders <b>per</b> customer ")
-            page.wait(lambda: "/s" in page.all("svg.graph")[0].text, 30)
-            page.press('[data-key="vertex-1"]')
-            page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 2)
-            page.wait(lambda: "orders.seen" in page.text, 30)
-            picture(page, "page-job")
-
-            page.tab("checkpoints")
-            page.wait(lambda: len(page.all("[data-key^=cp-]")) >= 6, 60)
-            page.press("[data-key^=cp-]:not([data-key='x'])")
-            page.wait(lambda: page.all("section[aria-label=checkpoint]"))
-            colours(page, "dark")
-            picture(page, "page-checkpoints")
-            colours(page, "light")
-
-            (tmp_path / "fail").touch()
-            page.tab("failures")
-            page.wait(lambda: "ValueError: no amount in <order" in page.text, 60)
-            page.wait(lambda: "down for" in page.text, 60)
-            assert "restart after 1 s" in page.text
-            assert "count by customer, subtask" in page.text
-            page.wait(lambda: "caught up after" in page.text, 60)
-            picture(page, "page-failures")
-            page.tab("checkpoints")
-            page.wait(lambda: "Restored\n1" in page.text, 30)
-
-            page.tab("metrics")
-            page.wait(lambda: "watermarkLag" in page.text, 30)
-            page.tab("config")
-            page.wait(lambda: "restart-strategy.fixed-delay.attempts" in page.text)
-            picture(page, "page-configuration")
+            page.wait(lambda: "RUNNING" in page.text, 120)
+            yield page, spark, started
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
             browser.get("about:blank")
+
+
+def press_and_confirm(page: Page, button: str, folder: Path) -> None:
+    page.press(f'[data-key="{button}"]')
+    page.wait(lambda: page.all("#question[open]"))
+    page.all("#folder")[0].send_keys(str(folder))
+    page.all("#question-yes")[0].click()
+
+
+def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
+    browser: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with watched_job(browser, tmp_path, 2) as (page, spark, program):
+        browser.get(f"{spark}/jobs/")
+        (link,) = page.wait(lambda: [a for a in page.all("a") if a.text == page.url])
+        assert "orders per customer & day (attempt 0) · " in page.text
+        link.click()
+        page.wait(lambda: page.all("svg.graph .vertex"))
+        assert page.script("return document.title").startswith("orders per customer & day ")
+        page.wait(lambda: "/s" in page.all("svg.graph")[0].text, 30)
+        page.press('[data-key="vertex-1"]')
+        page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 2)
+        page.wait(lambda: "orders.seen" in page.text, 30)
+        picture(page, "page-job")
+
+        page.tab("checkpoints")
+        page.wait(lambda: len(page.all("[data-key^=cp-]")) >= 6, 60)
+        page.press("[data-key^=cp-]")
+        page.wait(lambda: page.all("section[aria-label=checkpoint]"))
+        colours(page, "dark")
+        picture(page, "page-checkpoints")
+        colours(page, "light")
+
+        page.tab("state")
+        page.wait(lambda: "hidden" in page.text, 30)
+        page.key("state-key").send_keys("customer 3")
+        page.press('[data-key="state-look"]')
+        page.wait(lambda: "watermark" in page.script("return document.getElementById('state-found').innerText"))
+        assert page.all("#state-found td")[0].text == "customer 3"
+        picture(page, "page-state")
+
+        press_and_confirm(page, "savepoint", tmp_path / "savepoints")
+        page.wait(lambda: "Savepoint " in page.script("return document.getElementById('message').innerText"), 60)
+        (savepoint,) = (tmp_path / "savepoints").iterdir()
+        assert (savepoint / "_metadata").exists()
+
+        (tmp_path / "fail").touch()
+        page.tab("failures")
+        page.wait(lambda: "ValueError: no amount in <order" in page.text, 60)
+        page.wait(lambda: "down for" in page.text, 60)
+        assert "restart after 1 s" in page.text
+        assert "count by customer, subtask" in page.text
+        page.wait(lambda: "caught up after" in page.text, 60)
+        picture(page, "page-failures", 900)
+        page.tab("checkpoints")
+        page.wait(lambda: "Restored\n1" in page.text, 30)
+
+        page.tab("metrics")
+        page.wait(lambda: "watermarkLag" in page.text, 30)
+        page.tab("config")
+        page.wait(lambda: "restart-strategy.fixed-delay.attempts" in page.text)
+        with on_a_phone(page):
+            page.tab("")
+            page.wait(lambda: "/s" in page.all("svg.graph")[0].text, 30)
+            colours(page, "dark")
+            picture(page, "page-phone", 1100)
+            colours(page, "light")
+
+        press_and_confirm(page, "stop", tmp_path / "savepoints")
+        page.wait(lambda: "the job has ended" in page.text, 60)
+        page.wait(lambda: "FINISHED" in page.text)
+        page.wait(lambda: "Stopped. Savepoint " in page.text)
+        assert page.all('[data-key="cancel"]') == []
+        assert program.wait_for_report(2, 60) == "done"
+        assert AllJobs(History()).view(page.job_id).status_name == "FINISHED"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_64_subtasks_on_spark(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with watched_job(browser, tmp_path, 64) as (page, _, _):
+        page.to_job()
+        page.press('[data-key="vertex-1"]')
+        page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 64, 120)
+        page.wait(lambda: "orders.seen" in page.text, 120)
+        page.tab("checkpoints")
+        page.wait(lambda: page.all("[data-key^=cp-]"), 300)
+        page.press("[data-key^=cp-]")
+        page.wait(lambda: len(page.all("section[aria-label=checkpoint] tbody tr")) >= 64, 60)
+        page.tab("state")
+        page.wait(lambda: "hidden" in page.text, 60)
+        page.key("state-key").send_keys("customer 3")
+        page.press('[data-key="state-look"]')
+        page.wait(lambda: page.all("#state-found td"), 60)
+        assert page.complaints == []
+        page.press('[data-key="cancel"]')
+        page.all("#question-yes")[0].click()
+        page.wait(lambda: "CANCELED" in page.text, 120)

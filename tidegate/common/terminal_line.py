@@ -6,6 +6,9 @@ import sys
 import threading
 from typing import TextIO
 
+TAKEN_AWAY = "\r\x1b[K"
+"""Written before a line, it takes the place of what is drawn there."""
+
 
 class TerminalLine:
     """Thread-safe. `show` draws it, `erase` takes it away until it is drawn again. Whoever draws has
@@ -29,19 +32,19 @@ class TerminalLine:
 
     def show(self, text: str) -> None:
         with self._lock:
-            self._write(f"\r\x1b[K{text}")
+            self._write(f"{TAKEN_AWAY}{text}")
             self._shown = True
 
     def erase(self) -> None:
         with self._lock:
             if self._shown:
                 self._shown = False
-                self._write("\r\x1b[K")
+                self._write(TAKEN_AWAY)
 
     def end(self, text: str) -> None:
         """A last text, which stays."""
         with self._lock:
-            self._write(f"\r\x1b[K{text}\n")
+            self._write(f"{TAKEN_AWAY}{text}\n")
             self._shown = False
 
     def _write(self, text: str) -> None:

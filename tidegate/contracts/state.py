@@ -187,6 +187,7 @@ class StateDescriptor(abc.ABC):
         self.name = name
         self.type_info = type_info  # TypeInformation of the stored value, None when undeclared
         self._ttl_config: StateTtlConfig | None = None
+        self._hidden = False
 
     def get_name(self) -> str:
         return self.name
@@ -204,6 +205,16 @@ class StateDescriptor(abc.ABC):
     def ttl_config(self) -> StateTtlConfig | None:
         """The TTL when it is enabled, otherwise None."""
         return self._ttl_config if self._ttl_config is not None and self._ttl_config.is_enabled() else None
+
+    def hide_from_queries(self) -> None:
+        """Nobody looks into this state while the job runs: neither over REST nor on the page, the command line or the
+        client. That it is there, and its size, is listed. (PyFlink does not have this.)"""
+        self._hidden = True
+
+    @property
+    def hidden(self) -> bool:
+        """Whether `hide_from_queries` was called."""
+        return self._hidden
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

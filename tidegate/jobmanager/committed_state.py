@@ -21,10 +21,12 @@ from tidegate.common.errors import (
 )
 from tidegate.common.ids import CheckpointId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.jobmanager.query_settings import hidden_by_descriptor
 from tidegate.state.key_groups import key_group
 from tidegate.state.reading import (
     Found,
     ReadableTable,
+    ReadRules,
     StateTables,
     is_strange_key,
     key_types_of,
@@ -48,11 +50,17 @@ class CommittedAnswer:
 
 class CommittedState:
     """From any thread; reads come one after the other. `latest` gives the point that the job would go on from, `source`
-    what reads the files below a root."""
+    what reads the files below a root, `now_ms` the time by which state expires."""
 
-    def __init__(self, latest: Callable[[], RestorePoint | None], source: Callable[[str], StateSource]) -> None:
+    def __init__(
+        self,
+        latest: Callable[[], RestorePoint | None],
+        source: Callable[[str], StateSource],
+        now_ms: Callable[[], float],
+    ) -> None:
         self._latest = latest
         self._source = source
+        self._now_ms = now_ms
         self._lock = threading.Lock()
         self._reader: SnapshotReader | None = SnapshotReader()  # None: closed
         self._newest = CheckpointId(0)  # that was ever answered from
@@ -62,7 +70,7 @@ class CommittedState:
             found = []
             for key in keys:
                 tables, table = parts.of_key(key)
-                one = read_key(tables, table, key, window)
+                one = read_key(tables, table, key, window, self._rules(table))
                 if not one.values and is_strange_key(table, key):
                     types = " or ".join(key_types_of(table))
                     raise WrongKeyError(
@@ -77,12 +85,16 @@ class CommittedState:
         def read(parts: _Parts) -> list[Found]:
             found: list[Found] = []
             for _, table in parts.all():
-                found += scan(table, limit - len(found))
+                found += scan(table, limit - len(found), self._rules(table))
                 if len(found) >= limit:
                     break
             return found
 
         return self._read(operator_id, state, read)
+
+    def _rules(self, table: ReadableTable) -> ReadRules:
+        """What expired since the checkpoint is not shown, as it would not be to the operator if that were restored."""
+        return ReadRules(table.info.ttl_ms, self._now_ms())
 
     def close(self) -> None:
         """Nothing can be read after it."""
@@ -167,4 +179,6 @@ class _Parts:
                 f"operator '{operator.name}' has no keyed state '{self._state}' in checkpoint "
                 f"{self._point.checkpoint_id}; it has: {names}"
             )
+        if table.info.hidden:
+            raise hidden_by_descriptor(self._state, operator.name)
         return tables, table

@@ -227,7 +227,7 @@ def states_of(graph: JobGraph, settings: QuerySettings, parts: Iterable[StateRep
         node, first = nodes[OperatorId(operator_id)], of_state[0]
         names = [name for name in (node.uid, node.name, operator_id) if name]
         aliases = [state, WINDOW_CONTENTS, *WINDOW_LAYOUTS] if state in WINDOW_LAYOUTS else [state]
-        hidden = not settings.enabled or settings.hides(names, aliases)
+        hidden = not settings.enabled or settings.hides(names, aliases) or any(part.hidden for part in of_state)
         views.append(
             StateView(
                 operator_id=operator_id,

@@ -25,6 +25,7 @@ from tidegate.graph.job_graph import JobGraph, JobVertex, OperatorNode
 from tidegate.jobmanager.committed_state import CommittedState
 from tidegate.jobmanager.job_publisher import JobPublisher
 from tidegate.jobmanager.job_view import StateView
+from tidegate.jobmanager.query_settings import hidden_by_descriptor
 from tidegate.jobmanager.state_queries import StateQueries
 from tidegate.protocol.messages import StateLookup, StateProblem, StateResult
 from tidegate.state import serialization
@@ -87,6 +88,9 @@ class LiveStates:
             states = [state, WINDOW_CONTENTS, *WINDOW_LAYOUTS]
         names = [name for name in (node.uid, node.name, node.operator_id) if name]
         self._publisher.queries.check(names, states)
+        # The program may hide what it did not when the last checkpoint was written.
+        if any(v.hidden and v.operator_id == node.operator_id and v.state == state for v in self.listing()):
+            raise hidden_by_descriptor(state, names[0])
         return StateHandle(self._graph, vertex, node, state, self._publisher, self.queries, self.committed)
 
     def _find(self, wanted: str) -> tuple[JobVertex, OperatorNode]:
@@ -259,6 +263,8 @@ class StateHandle:
                 )
             case StateProblem.WRONG_KEY:
                 self._wrong_key(f"there is no such key of type {result.detail}", result.names)
+            case StateProblem.HIDDEN:
+                raise hidden_by_descriptor(self.state, self.operator)
             case StateProblem.TOO_LARGE:
                 raise StateReadError(result.detail)
             case StateProblem.FAILED:

@@ -11,6 +11,12 @@ from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, StateHiddenError
 
 
+def hidden_by_descriptor(state: str, operator: str) -> StateHiddenError:
+    return StateHiddenError(
+        f"state '{state}' of operator '{operator}' is hidden: its descriptor has hide_from_queries()"
+    )
+
+
 @dataclass(frozen=True)
 class QuerySettings:
     enabled: bool = True

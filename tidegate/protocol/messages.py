@@ -24,7 +24,7 @@ from tidegate.common.texts import bounded, encodable
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.storage.handles import TaskSnapshot
 
-PROTOCOL_VERSION = 3  # counts up whenever a message changes so that the version before cannot read it
+PROTOCOL_VERSION = 4  # counts up whenever a message changes so that the version before cannot read it
 MAX_SUMMARY = 4_000  # characters; also of other texts of a line or two
 MAX_TRACEBACK = 32_000
 
@@ -69,6 +69,7 @@ class StateProblem(enum.Enum):
 
     UNKNOWN_STATE = "unknown state"  # the operator has no such keyed state; `names` are those that it has
     WRONG_KEY = "wrong key"  # there is no such key, and the keys are of other types: `names`
+    HIDDEN = "hidden"  # its descriptor says that nobody looks
     TOO_LARGE = "too large"  # the answer, or what has to be read for it
     FAILED = "failed"  # something raised, such as the user's get_result()
 
@@ -98,6 +99,7 @@ class StateReport(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     exact: bool  # the number of entries is; the bytes never are
     bytes: int
+    hidden: bool = False  # by its descriptor
 
 
 # ---------------------------------------------------------------- slot -> JobManager

@@ -18,6 +18,7 @@ from tidegate.common import options
 from tidegate.common.config_options import ConfigOption, parse_duration
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, ResourceError
+from tidegate.common.terminal_line import LINE
 from tidegate.spark.exit_codes import collect_here
 from tidegate.spark.state_tables.discovery import make_known
 
@@ -94,6 +95,11 @@ def arrives_here(configuration: Configuration, option: ConfigOption, session: Sp
     """Whether what workers print or log is shown by this program: as the option says, else when Spark is local."""
     chosen = options.read(configuration, option)
     return bool((session.sparkContext.master or "").startswith("local") if chosen is None else chosen)
+
+
+def workers_write_to_the_terminal(session: SparkSession) -> bool:
+    """Whether the standard error of Python workers ends where this program draws its line of progress."""
+    return LINE.there and bool((session.sparkContext.master or "").startswith("local"))
 
 
 def _too_small(session: SparkSession, slots: int) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tidegate.common.log_lines import ROOT, LogLine, LogSettings, Place
+from tidegate.common.terminal_line import TAKEN_AWAY
 
 Send = Callable[[LogLine], bool]
 """Hands a line over, at once; False: it cannot be, and the process's own output has to do."""
@@ -28,6 +29,7 @@ class WorkerLogs:
     job_name: str
     settings: LogSettings = field(default_factory=LogSettings)
     to_driver: bool = False
+    on_terminal: bool = False  # the standard error of the workers ends on the terminal of the program
 
 
 class WorkerHandler(logging.Handler):
@@ -45,7 +47,10 @@ class WorkerHandler(logging.Handler):
         try:
             line = LogLine.of(record, self._place())
             if self._send is None or not self._send(line):
-                sys.stderr.write(self.format(line.to_record()) + "\n")  # one write: lines of workers must not mix
+                text = self.format(line.to_record())
+                if self._logs.on_terminal:
+                    text = TAKEN_AWAY + text  # the line of progress, which is drawn again below
+                sys.stderr.write(text + "\n")  # one write: lines of workers must not mix
                 sys.stderr.flush()
         except Exception:
             self.handleError(record)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import msgspec
+
 from tidegate.common.errors import ConfigurationError, of_type
 from tidegate.common.type_schema import LIST, MAP, UNDECLARED, TypeSchema, schema_of
 from tidegate.contracts.state import AggregatingStateDescriptor, MapStateDescriptor, StateDescriptor
@@ -97,6 +99,8 @@ class NamedStates(KeyedStateBackend):
             schema=entry_schema(descriptor),
             namespaced=namespaced,
             ttl=ttl is not None,
+            ttl_ms=None if ttl is None else ttl.ttl_ms,
+            hidden=descriptor.hidden,
         )
         known = self._states.get(name)
         if known is not None:
@@ -136,6 +140,9 @@ class NamedStates(KeyedStateBackend):
         sweep = make_sweep(table, state, ttl, self._clock, self.cleans_by_compaction)
         if sweep is not None:
             self._sweeps.append(sweep)
+
+    reads_from_disk = False
+    """Whether a read may have to wait for a disk."""
 
     cleans_by_compaction = False
     """Which of the clean-up strategies the backend goes by: that of RocksDB, or the incremental one."""
@@ -215,6 +222,8 @@ class NamedStates(KeyedStateBackend):
                 f"operator '{self.operator_name}': state '{info.name}' is declared twice, with and without a time to "
                 "live; use one descriptor for it"
             )
+        if info.hidden:  # one of its descriptors says so
+            self._tables[info.name].info = msgspec.structs.replace(known, hidden=True)
 
     def _owns(self, key: Any) -> bool:
         return self.key_group_range[0] <= stable_hash(key) % self.max_parallelism < self.key_group_range[1]

@@ -102,8 +102,9 @@ def is_shown(info: KeyedStateInfo) -> bool:
 
 
 def shown_names(tables: StateTables) -> list[str]:
+    """Without those that are hidden."""
     found = [tables.readable(name) for name in tables.names()]
-    return [table.info.name for table in found if table is not None and is_shown(table.info)]
+    return [t.info.name for t in found if t is not None and is_shown(t.info) and not t.info.hidden]
 
 
 def read_key(

@@ -14,6 +14,7 @@ from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import (
     LOCK,
     SHARED,
+    VIEW,
     checkpoint_directory,
     checkpoint_of_directory,
     job_location,
@@ -89,7 +90,7 @@ class FileSystemStorage:
         if self._lock is None:
             return
         try:
-            left = set(self.files().names("")) - {LOCK, SHARED}
+            left = set(self.files().names("")) - {LOCK, SHARED, VIEW}
             if not left and not self.files().names(SHARED):
                 self.files().delete_directory("")
         except SnapshotError:

@@ -50,6 +50,8 @@ class KeyedStateInfo(msgspec.Struct, frozen=True, kw_only=True):
     namespaced: bool = False
     schema: TypeSchema | None = None  # the declared type of an entry's value, or the dataclass that was found there
     ttl: bool = False  # values are stored with the time of their last access, see state.ttl
+    ttl_ms: int | None = None  # how long they live; None: not known, or `ttl` is False
+    hidden: bool = False  # nobody looks into it while the job runs
 
 
 class KeyedChunk(msgspec.Struct, frozen=True, kw_only=True):

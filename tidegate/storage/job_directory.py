@@ -2,6 +2,7 @@
 
     <dir>/<job id>/_lock            who runs the job
     <dir>/<job id>/chk-<n>/         what belongs to checkpoint n alone, `_metadata` written last
+    <dir>/<job id>/_view.json       what the job looked like when it ended, when it has left checkpoints
     <dir>/<job id>/shared/          increments of keyed state, used by several checkpoints
 
 All paths are relative to the job directory.
@@ -19,6 +20,7 @@ from tidegate.storage.location import StorageLocation
 METADATA_NAME = "_metadata"
 LOCK = "_lock"
 SHARED = "shared"
+VIEW = "_view.json"
 
 _CHECKPOINT_DIRECTORY = re.compile(r"chk-(\d+)")
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

@@ -10,6 +10,7 @@ All methods are called from one thread. Any of them may raise: the attempt is th
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import assert_never
 
 from tidegate.common.errors import InternalError, check_internal
@@ -59,8 +60,15 @@ SlotMessage = (
 
 class SlotRuntime:
     def __init__(
-        self, slot: SlotIndex, attempt: AttemptNumber, plan: SlotPlan, host: SlotHost, limit: TimeLimit | None = None
+        self,
+        slot: SlotIndex,
+        attempt: AttemptNumber,
+        plan: SlotPlan,
+        host: SlotHost,
+        limit: TimeLimit | None = None,
+        spent_ms: Callable[[], float] | None = None,
     ) -> None:
+        """`spent_ms`: the processor time of this thread; None: what the clock says will do."""
         self._slot = slot
         self._attempt = attempt
         self._plan = plan
@@ -70,7 +78,7 @@ class SlotRuntime:
         self.limit = limit or TimeLimit()
         self.channels = SlotChannels()
         self.report = UserReport(plan.settings.heartbeat_interval_ms / 2)
-        self.state_reads = StateReads(attempt, host.clock)
+        self.state_reads = StateReads(attempt, host.clock, spent_ms or host.clock.now_ms)
         self._alignment = SourceAlignment([])
         self._started = False
         self._finishing = False
@@ -126,9 +134,7 @@ class SlotRuntime:
         self._pump_all()
 
     def _read_state(self, message: ReadState) -> None:
-        began = self._host.clock.now_ms()
-        results = self.state_reads.answer(message.lookups)
-        took = self._host.clock.now_ms() - began
+        results, took = self.state_reads.answer(message.lookups)
         answer = StateRead(
             attempt=self._attempt, slot=self._slot, request_id=message.request_id, results=results, took_ms=took
         )

@@ -6,7 +6,7 @@ Nothing that is asked can fail the slot or change its state: whatever goes wrong
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate.common.ids import AttemptNumber
@@ -53,9 +53,11 @@ class OperatorTables:
 class StateReads:
     """For the mailbox thread; `reports` are read by the control thread too."""
 
-    def __init__(self, attempt: AttemptNumber, clock: Clock) -> None:
+    def __init__(self, attempt: AttemptNumber, clock: Clock, spent_ms: Callable[[], float]) -> None:
+        """`spent_ms`: the processor time of the mailbox thread."""
         self._attempt = attempt
         self._clock = clock
+        self._spent_ms = spent_ms
         self._tasks: Sequence[Task] = ()
         self._next_report = 0.0
         self.reports: tuple[StateReport, ...] = ()  # replaced, never changed
@@ -63,8 +65,18 @@ class StateReads:
     def watch(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
 
-    def answer(self, lookups: Iterable[StateLookup]) -> tuple[StateResult, ...]:
-        return tuple(self._result(lookup) for lookup in lookups)
+    def answer(self, lookups: Sequence[StateLookup]) -> tuple[tuple[StateResult, ...], float]:
+        """And how long it took, in ms. What is in memory costs time of the processor: the clock would count how long
+        other threads and processes were at work meanwhile. What is read from a disk costs time by the clock."""
+        now = self._clock.now_ms if any(map(self._reads_from_disk, lookups)) else self._spent_ms
+        began = now()
+        results = tuple(self._result(lookup) for lookup in lookups)
+        return results, now() - began
+
+    def _reads_from_disk(self, lookup: StateLookup) -> bool:
+        found = next((t for t in self._tasks if t.vertex.vertex_id == lookup.vertex), None)
+        operators = () if found is None else found.chain.operators
+        return any(isinstance(o.context.keyed, NamedStates) and o.context.keyed.reads_from_disk for o in operators)
 
     def _result(self, lookup: StateLookup) -> StateResult:
         try:
@@ -81,6 +93,8 @@ class StateReads:
         if tables is None or table is None:
             names = () if tables is None else tuple(shown_names(tables))
             return StateResult(problem=StateProblem.UNKNOWN_STATE, names=names)
+        if table.info.hidden:
+            return StateResult(problem=StateProblem.HIDDEN)
         keys, window, limit = serialization.unpickle(lookup.query)
         rules = tables.keyed.read_rules(table.info.name)
         if keys is None:
@@ -142,10 +156,11 @@ def _reports(task: Task) -> Iterable[StateReport]:
                 kind=table.info.kind,
                 per_window=table.info.namespaced,
                 type=table.info.type_description,
-                key_types=key_types_of(table),
+                key_types=() if table.info.hidden else key_types_of(table),
                 entries=counted.entries,
                 exact=counted.exact,
                 bytes=counted.bytes,
+                hidden=table.info.hidden,
             )
 
 

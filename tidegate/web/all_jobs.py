@@ -29,12 +29,9 @@ class AllJobs:
                 running.add(record.job_id)
             except remote.RemoteJobError:  # it ends in this moment: the history has it soon
                 continue
-        for job_id in self._history.job_ids():
-            if job_id not in running:
-                view = self._archived(job_id)
-                if view is not None:
-                    found.append(view)
-        return found
+        archived = [self._archived(job_id) for job_id in self._history.job_ids() if job_id not in running]
+        ended = [view for view in archived if view is not None]
+        return found + sorted(ended, key=lambda view: view.ended_ms or 0.0, reverse=True)
 
     def view(self, job_id: str) -> JobView:
         record = self._record(job_id)

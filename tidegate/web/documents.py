@@ -240,6 +240,7 @@ def _checkpoint(found: CheckpointView) -> Document:
         "full_bytes": found.full_bytes,
         "inflight_bytes": found.inflight_bytes,
         "processed_during_alignment": found.processed_during_alignment,
+        "start_delay_ms": max((part.metrics.start_delay_ms for part in found.acknowledged), default=0.0),
         "alignment_ms": found.alignment_ms,
         "sync_ms": found.sync_ms,
         "async_ms": found.async_ms,

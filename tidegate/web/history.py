@@ -1,13 +1,15 @@
 """Jobs that have ended: the last view of each, as a file of its own.
 
 `<when it ended>-<job id>.json` in `tidegate.history.dir`, or in `<state>/tidegate/history` of the user (see
-`registry.py`). Not beside the checkpoints: the folder of a job that retains none is deleted at its end, and many jobs
-have no folder. Only the newest are kept, and of each job id the latest run.
+`registry.py`): only the newest, and of each job id the latest run. A job that leaves checkpoints in a directory has it
+beside them too, as `<job id>/_view.json`, for whoever finds them; so a checkpoint directory can be read as a history.
+(That alone would not do: the folder of a job that retains none is deleted at its end, and many jobs have no folder.)
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from dataclasses import dataclass
 
@@ -18,12 +20,15 @@ from tidegate.common.configuration import Configuration
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.storage.files import Files, open_files, write_file
+from tidegate.storage.job_directory import VIEW, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 from tidegate.web.registry import state_directory
 
 log = logging.getLogger("tidegate.rest")
 
 _PATIENCE_S = 5.0
+_JOB_FOLDER = re.compile(r"(?P<job>[0-9a-f]{32})(-e(?P<epoch>\d+))?")  # each leader of a job has a folder of its own
+_MOST_FOLDERS = 1_000  # that are looked into
 
 
 @dataclass(frozen=True)
@@ -37,18 +42,22 @@ class History:
             options.read(configuration, options.HISTORY_DIR), options.read(configuration, options.HISTORY_SIZE)
         )
 
-    def keep(self, view: JobView) -> None:
-        """Never raises, and does not wait long for a storage that hangs: a job that cannot be archived is a warning.
+    def keep(self, view: JobView, beside: Files | None = None) -> None:
+        """`beside`: the job's folder of checkpoints, which gets it too when any are left there.
+
+        Never raises, and does not wait long for a storage that hangs: a job that cannot be archived is a warning.
         One whose JobManager broke before it came to its end is not kept: it would look as if it ran for ever."""
         if self.size and view.ended_ms is not None:
-            writer = threading.Thread(target=self._keep, args=(view,), name="tidegate-history", daemon=True)
+            writer = threading.Thread(target=self._keep, args=(view, beside), name="tidegate-history", daemon=True)
             writer.start()
             writer.join(_PATIENCE_S)
             if writer.is_alive():
                 log.warning("job %s: the storage of its history does not answer", view.name)
 
-    def _keep(self, view: JobView) -> None:
+    def _keep(self, view: JobView, beside: Files | None) -> None:
         try:
+            if beside is not None and any(map(checkpoint_of_directory, beside.names(""))):
+                write_file(beside, VIEW, view.to_json())
             files = self._files()
             before = self._names(files)
             name = f"{int(view.ended_ms or 0):013d}-{view.job_id}.json"
@@ -61,19 +70,34 @@ class History:
             log.warning("job %s: its last view could not be kept: %s", view.name, error)
 
     def job_ids(self) -> list[str]:
-        """The newest first. Raises TidegateError when the folder cannot be read."""
-        return [_job_of(name) for name in reversed(self._names(self._files()))]
+        """The newest first, then those that are beside their checkpoints only. Raises TidegateError when the folder
+        cannot be read."""
+        return list(self._paths(self._files()))
 
     def view(self, job_id: str) -> JobView | None:
         """None when there is no such job here, or its file is damaged. Raises TidegateError."""
         files = self._files()
+        path = self._paths(files).get(job_id)
+        if path is None:
+            return None
+        try:
+            return JobView.from_json(files.read(path))
+        except msgspec.DecodeError:
+            return None
+
+    def _paths(self, files: Files) -> dict[str, str]:
+        """Job id -> its file, in the order of `job_ids`."""
+        found: dict[str, str] = {}
         for name in reversed(self._names(files)):
-            if _job_of(name) == job_id:
-                try:
-                    return JobView.from_json(files.read(name))
-                except msgspec.DecodeError:
-                    return None
-        return None
+            found.setdefault(_job_of(name), name)
+        if self.directory is None:
+            return found
+        folders = [match for match in map(_JOB_FOLDER.fullmatch, files.names("")) if match is not None]
+        for match in sorted(folders, key=lambda match: int(match["epoch"] or 0), reverse=True)[:_MOST_FOLDERS]:
+            path = f"{match[0]}/{VIEW}"
+            if match["job"] not in found and files.size(path) is not None:
+                found[match["job"]] = path
+        return found
 
     def _files(self) -> Files:
         return open_files(StorageLocation.parse(self.directory or str(state_directory() / "history")))

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate.jobmanager.job_view import JobView
 from tidegate.jobmanager.published_client import PublishedJobClient
+from tidegate.storage.files import Files
 from tidegate.web import live_state
 from tidegate.web.history import History
 from tidegate.web.job_port import JobPort
@@ -26,9 +27,12 @@ class ClientPort:
         settings: RestSettings | None,
         history: History,
         otel: OtelSettings | None = None,
+        beside: Files | None = None,
     ) -> None:
+        """`beside`: the job's folder of checkpoints, if it has one."""
         self._client = client
         self._history = history
+        self._beside = beside
         self._jobs = ClientJobs(client)
         self._port: JobPort | None = None
         self._push = None if otel is None else OtelPush(otel, client.view)
@@ -42,9 +46,13 @@ class ClientPort:
         if self._push is not None:
             self._push.start()
 
+    def address(self, patience_s: float) -> str:
+        """Of the page, "" when there is none or it was not open within so many seconds. After `open`."""
+        return "" if self._port is None else self._port.address(patience_s)
+
     def close(self) -> None:
         self._jobs.ended()
-        self._history.keep(self._client.view())
+        self._history.keep(self._client.view(), self._beside)
         if self._push is not None:
             self._push.close()
         if self._port is not None:

@@ -39,6 +39,11 @@ class JobPort:
     def open(self) -> None:
         self._thread.start()
 
+    def address(self, patience_s: float) -> str:
+        """The URL, "" when it cannot be opened or was not within so many seconds. After `open`."""
+        self._thread.join(patience_s)
+        return self.url
+
     def _open(self) -> None:
         try:
             self.url = self._start()

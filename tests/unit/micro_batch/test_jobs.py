@@ -53,7 +53,7 @@ class World:
         self.interval = -1
 
     def start(self, session: Any, plan: Any, bundle: Any, logs: Any, attempt: int, *rest: Any) -> Any:
-        location, control, self.interval, on_batch = rest
+        location, control, self.interval, self.shown_name, on_batch = rest
         self.queries += 1
         return QueryStandIn(plan, attempt, location, control, on_batch, lambda step, batch: self.hook(step, batch))
 
@@ -94,7 +94,7 @@ def job_watermarks() -> Any:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path)
     alive = SimpleNamespace(isStopped=lambda: False)
-    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: alive)))
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: alive), uiWebUrl=None))
     monkeypatch.setattr(runtime_module, "obtain_session", lambda *args, **kwargs: session)
     monkeypatch.setattr(runtime_module, "distribute", lambda *args: None)
     monkeypatch.setattr(runtime_module, "code_for", lambda *args: CodeBundle.collect(()))

@@ -223,3 +223,16 @@ def test_json_lines_of_a_programs_own_records() -> None:
 
 
 _PLACE = Place(job="j", job_id="a" * 32, operator="Map", subtask=1)
+
+
+def test_a_line_takes_the_place_of_the_progress_that_is_drawn_on_the_same_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for on_terminal in (False, True):
+        logs = WorkerLogs("a" * 32, "my job", LogSettings({"root": logging.WARNING}), on_terminal=on_terminal)
+        with worker_logging(logs, 0):
+            log.warning("seen")
+    plain, on_it, _ = capsys.readouterr().err.split("\n")
+    assert not plain.startswith("\r")
+    assert on_it.startswith("\r\x1b[K")
+    assert on_it.endswith(plain.split(" ", 2)[2])

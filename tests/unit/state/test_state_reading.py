@@ -237,6 +237,9 @@ def test_what_has_expired_is_not_shown_and_reading_is_no_access(backends: Backen
     assert seen() == [[], [(None, [2])], [(None, {"b": 2})]]
     clock.now += 60
     assert seen() == [[], [], []]
+    sink = MemorySink()
+    part = backend.snapshot(CheckpointId(1)).write(sink)
+    assert {info.ttl_ms for info in part.states} == {100}
 
 
 def test_a_look_leaves_the_cache_of_rocksdb_alone(tmp_path: Path) -> None:

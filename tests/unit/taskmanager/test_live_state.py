@@ -30,6 +30,8 @@ from tidegate.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
 )
 from tidegate.datastream.window import (
     EventTimeSessionWindows,
@@ -352,6 +354,19 @@ class Blob(KeyedProcessFunction):
         yield value
 
 
+@BACKENDS
+def test_an_answer_costs_processor_time_and_that_of_the_clock_where_a_disk_is_read(
+    tmp_path: Path, backend: str
+) -> None:
+    with counting(tmp_path, backend, 1) as job:
+        job.advance(50)
+        assert job.slots[0].runtime is not None
+        reads, ticks_of = job.slots[0].runtime.state_reads, iter((100.0, 103.0))
+        reads._spent_ms = lambda: next(ticks_of)
+        _, took = reads.answer([job.get_state("count", "count")._lookup(["k1"], None, 0)])
+        assert took == {"hashmap": 3.0, "rocksdb": 0.0}[backend]  # the clock of the job stands still
+
+
 def test_answers_are_bounded() -> None:
     env = environment({})
     ticks(env, burst=20, every_ms=1e9).key_by(lambda i: 0).process(Blob()).uid("blob").sink_to(CollectSink())
@@ -383,6 +398,74 @@ def test_a_state_can_be_hidden(tmp_path: Path, pattern: str) -> None:
         job._published.publish(job.clock.now)
         (view,) = job._states.listing()
         assert (view.hidden, view.key_types, view.entries) == (True, (), KEYS)
+
+
+class Secretive(KeyedProcessFunction):
+    """Hides one of its states, and lets another expire."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        card, visit = ValueStateDescriptor("card", Types.STRING()), ValueStateDescriptor("visit", Types.LONG())
+        if self.hides:
+            card.hide_from_queries()
+        visit.enable_time_to_live(StateTtlConfig.new_builder(Time.seconds(10)).build())
+        self.card, self.visit = runtime_context.get_state(card), runtime_context.get_state(visit)
+
+    def __init__(self, hides: bool) -> None:
+        self.hides = hides
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
+        self.card.update("4111-1111")
+        self.visit.update(value)
+        yield value
+
+
+def secretive(backend: str, hides: bool, path: Path | None = None) -> InProcessJob:
+    settings = {"state.backend.type": backend, **({"execution.state-recovery.path": str(path)} if path else {})}
+    env = environment(settings, 2)
+    env.enable_checkpointing(100_000)
+    stream = ticks(env, burst=9, every_ms=1e9).key_by(lambda i: i % 3)
+    stream.process(Secretive(hides)).uid("users").sink_to(CollectSink())
+    return InProcessJob(env)
+
+
+@BACKENDS
+def test_a_state_can_be_hidden_by_its_descriptor(tmp_path: Path, backend: str) -> None:
+    with secretive(backend, hides=False) as job:
+        job.run()
+        assert job.get_state("users", "card").get(1).value == "4111-1111"
+        job.stop(tmp_path / "savepoint").advance(500)
+    with secretive(backend, hides=True, path=tmp_path / "savepoint") as job:
+        job.run()
+        job.checkpoint()
+        for level in ("live", "committed"):
+            for ask in (lambda handle: handle.get(1, level=level), lambda handle: handle.scan(level=level)):  # noqa: B023
+                with pytest.raises(StateHiddenError, match=r"'card' of operator 'users' is hidden: its descriptor has"):
+                    ask(job.get_state("users", "card"))
+            with pytest.raises(UnknownStateError, match=r"it has: 'visit'$"):
+                job.get_state("users", "cart").get(1, level=level)
+        job.advance(3000)
+        job._published.publish(job.clock.now)
+        views = {view.state: view for view in job._states.listing()}
+        assert (views["card"].hidden, views["card"].key_types) == (True, ())
+        assert views["card"].entries > 0  # of RocksDB it is an estimate
+        assert not views["visit"].hidden
+        with pytest.raises(StateHiddenError, match="its descriptor"):
+            job.get_state("users", "card")
+
+
+@BACKENDS
+def test_what_has_expired_is_not_shown_live_nor_committed(backend: str) -> None:
+    with secretive(backend, hides=False) as job:
+        job.run()
+        job.checkpoint()
+        handle = job.get_state("users", "visit")
+        for level in ("live", "committed"):
+            assert handle.get(1, level=level).found
+            assert len(handle.scan(level=level)) == 3
+        job.advance(10_001)
+        for level in ("live", "committed"):
+            assert not handle.get(1, level=level).found
+            assert handle.scan(level=level) == []
 
 
 def test_hidden_windows_are_hidden_under_each_of_their_names() -> None:

@@ -70,6 +70,8 @@ def test_checkpoints_newest_first_and_one_in_detail() -> None:
     detail = ask(f"JOB/checkpoints/{done['id']}")
     assert {k: detail[k] for k in done} == done
     assert [(v["acknowledged"], v["missing"]) for v in detail["vertices"]] == [(1, []), (2, [])]
+    delays = [s["start_delay_ms"] for v in detail["vertices"] for s in v["subtasks"]]
+    assert done["start_delay_ms"] == max(delays)
     spread = detail["vertices"][1]["spread"]["end_to_end_ms"]
     assert spread["minimum"] <= spread["median"] <= spread["maximum"]
 

@@ -14,6 +14,8 @@ from tests.unit.web.web_kit import FakeJobs, sample_view
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
+from tidegate.storage.files import open_files
+from tidegate.storage.location import StorageLocation
 from tidegate.web.all_jobs import AllJobs
 from tidegate.web.history import History
 from tidegate.web.job_port import JobPort
@@ -83,6 +85,21 @@ def test_damaged_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
         AllJobs(history).view("c" * 32)
 
 
+def test_a_job_that_leaves_checkpoints_has_its_view_beside_them(tmp_path: Path) -> None:
+    folders = {name: tmp_path / "checkpoints" / name for name in ("a" * 32, "b" * 32 + "-e2", "b" * 32 + "-e10")}
+    for at, (name, folder) in enumerate(folders.items()):
+        (folder / "chk-7").mkdir(parents=True)
+        files = open_files(StorageLocation.parse(str(folder)))
+        History().keep(ended(name[:32], 1000.0 + at, f"in {name[32:]}"), files)
+    (nothing_left := tmp_path / "checkpoints" / ("c" * 32)).mkdir()
+    History().keep(ended("c" * 32), open_files(StorageLocation.parse(str(nothing_left))))
+    assert list(nothing_left.iterdir()) == []
+    there = AllJobs(History(str(tmp_path / "checkpoints")))
+    assert [(view.job_id, view.name) for view in there.views()] == [("b" * 32, "in -e10"), ("a" * 32, "in ")]
+    assert there.view("a" * 32).name == "in "
+    assert History().job_ids() == ["b" * 32, "c" * 32, "a" * 32]  # and in the user's own
+
+
 @pytest.fixture
 def running() -> Iterator[FakeJobs]:
     jobs = FakeJobs()
@@ -122,7 +139,7 @@ def test_a_storage_that_hangs_does_not_hold_up_the_end_of_a_job(
 ) -> None:
     hang = threading.Event()
     monkeypatch.setattr("tidegate.web.history._PATIENCE_S", 0.05)
-    monkeypatch.setattr(History, "_keep", lambda self, view: hang.wait(10))
+    monkeypatch.setattr(History, "_keep", lambda self, view, beside: hang.wait(10))
     History().keep(ended("a" * 32))
     hang.set()
     assert "does not answer" in caplog.text

@@ -45,6 +45,7 @@ from tidegate.spark.batch.report import JobReport, PrintedChunk
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.spark_errors import summarize
+from tidegate.spark.spark_page import description
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
@@ -152,7 +153,11 @@ class BatchJob:
         compiled: CompiledJob | None = None
         try:
             self._changed(JobStatus.RUNNING)
-            self._sc.setJobGroup(self._group, self._plan.graph.name, interruptOnCancel=True)
+            self._sc.setJobGroup(
+                self._group,
+                description(self._sc, self._plan.graph.name, str(self._job_id), self._port.address),
+                interruptOnCancel=True,
+            )
             compiled = compile_job(self._session, self._plan, self._bundle, self._logs)
             blocks, reason = self._until_done(compiled)
             if blocks is not None:

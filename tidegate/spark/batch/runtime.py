@@ -16,7 +16,7 @@ from tidegate.spark.batch.compilation import plan_configured, width, with_splits
 from tidegate.spark.batch.job import BatchJob
 from tidegate.spark.batch.job_savepoint import planned_savepoint
 from tidegate.spark.interrupts import spare_background_jobs
-from tidegate.spark.session import arrives_here, obtain_session
+from tidegate.spark.session import arrives_here, obtain_session, workers_write_to_the_terminal
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
@@ -36,7 +36,6 @@ class BatchRuntime(Runtime):
         starting.check_start(width(graph))
         settings = LogSettings.from_configuration(configuration)
         settings.apply_to_driver()
-        logs = WorkerLogs(graph.job_id, graph.name, settings)
         savepoint = planned_savepoint(configuration, SystemClock().now_ms())
         plan = plan_configured(graph, configuration, files, savepoint)
         if options.read(configuration, options.CHECKPOINT_INTERVAL):
@@ -50,6 +49,8 @@ class BatchRuntime(Runtime):
             plan = dataclasses.replace(
                 plan, vertices=tuple(dataclasses.replace(vertex, prints_on_driver=True) for vertex in plan.vertices)
             )
+        on_terminal = workers_write_to_the_terminal(session)
+        logs = WorkerLogs(graph.job_id, graph.name, settings, on_terminal=on_terminal)
         spare_background_jobs()
         distribute(session, files)
         job = BatchJob(session, plan, code_for(session, files), configuration, savepoint, logs)

@@ -48,6 +48,7 @@ from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.spark.micro_batch.savepoints import SavepointRequests, complete_savepoint
 from tidegate.spark.micro_batch.ticks import Control
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
+from tidegate.spark.spark_page import PATIENCE_S
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.failure import describe
@@ -241,6 +242,7 @@ class MicroBatchJob:
             self._location.path,
             self._control_path,
             self._interval_ms,
+            self._shown_name(),
             lambda rows, batch: self._on_batch(rows, batch, attempt),
         )
         try:
@@ -259,6 +261,11 @@ class MicroBatchJob:
             return False
         finally:
             self._stop_query()
+
+    def _shown_name(self) -> str:
+        """What Spark's page calls the query. That shows it in some places as HTML and in others as text: no link."""
+        page = self._port.address(PATIENCE_S) if self._session.sparkContext.uiWebUrl else ""
+        return f"{self._graph.name} · {page}" if page else self._graph.name
 
     def _committed_report(self) -> BatchReport | None:
         """Of a batch that Spark has committed."""

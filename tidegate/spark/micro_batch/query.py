@@ -63,9 +63,10 @@ def start_query(
     location: str,
     control: str,
     interval_ms: int,
+    name: str,
     on_batch: Callable[[DataFrame, int], None],
 ) -> Any:
-    """In a session of its own, so that the settings are nobody else's."""
+    """In a session of its own, so that the settings, and the name, are nobody else's."""
     from tidegate.spark.micro_batch.stage import StageProcessor
     from tidegate.spark.micro_batch.ticks import CONTROL_OPTION, FORMAT, PLACES_OPTION, ROW_SCHEMA, TickSource
 
@@ -82,5 +83,10 @@ def start_query(
         mine = {place: subtask for (v, subtask), place in plan.places.items() if v == number}
         processor = StageProcessor(bundle, pickled, number, mine, logs, attempt)
         rows = rows.groupBy("place").transformWithState(processor, ROW_SCHEMA, "append", "None")
-    writer = rows.writeStream.foreachBatch(on_batch).outputMode("append").option("checkpointLocation", location)
+    writer = (
+        rows.writeStream.queryName(name)
+        .foreachBatch(on_batch)
+        .outputMode("append")
+        .option("checkpointLocation", location)
+    )
     return writer.trigger(processingTime=f"{interval_ms} milliseconds").start()

@@ -29,7 +29,7 @@ from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.micro_batch.location import CheckpointLocation
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, fingerprint, plan_job, width
 from tidegate.spark.micro_batch.query import check_spark
-from tidegate.spark.session import obtain_session
+from tidegate.spark.session import obtain_session, workers_write_to_the_terminal
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.storage.location import StorageLocation
@@ -86,7 +86,8 @@ def _run(submission: Submission, plan: MicroBatchPlan, location: CheckpointLocat
     distribute(session, files)
     settings = LogSettings.from_configuration(configuration)
     settings.apply_to_driver()
-    logs = WorkerLogs(plan.graph.job_id, plan.graph.name, settings)
+    on_terminal = workers_write_to_the_terminal(session)
+    logs = WorkerLogs(plan.graph.job_id, plan.graph.name, settings, on_terminal=on_terminal)
     job = MicroBatchJob(session, plan, code_for(session, files), configuration, location, temporary, logs)
     job.start()
     return job

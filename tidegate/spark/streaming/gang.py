@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.common.ids import AttemptNumber
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
+from tidegate.spark.spark_page import description
 from tidegate.spark.streaming.worker import SlotLaunch, run_partition
 
 
@@ -30,10 +31,18 @@ class SparkGang:
     """One attempt's gang. When its Spark job is over, one of two is called once, on another thread: `on_exit(error)`,
     or `on_spark_gone(error)` when no other job can be run on this Spark."""
 
-    def __init__(self, session: SparkSession, job_id: str, job_name: str, attempt: AttemptNumber) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        job_id: str,
+        job_name: str,
+        attempt: AttemptNumber,
+        address: Callable[[float], str],
+    ) -> None:
+        """`address`: of the job's page, see `spark_page.description`."""
         self._sc = session.sparkContext
         self.group = f"tidegate-{job_id}-{attempt}"
-        self._description = f"{job_name} (attempt {attempt})"
+        self._describe = partial(description, self._sc, f"{job_name} (attempt {attempt})", job_id, address)
 
     def submit(
         self,
@@ -44,7 +53,7 @@ class SparkGang:
     ) -> None:
         def run() -> None:
             try:
-                self._sc.setJobGroup(self.group, self._description, interruptOnCancel=True)
+                self._sc.setJobGroup(self.group, self._describe(), interruptOnCancel=True)
                 rdd = self._sc.parallelize(range(slots), slots)
                 rdd.barrier().mapPartitions(partial(run_partition, launch)).collect()
             except BaseException as error:

@@ -65,6 +65,7 @@ from tidegate.spark.streaming.slot_wait import SlotWait
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.streaming.worker import SlotLaunch
 from tidegate.spark.worker_logs import WorkerLogs
+from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.web.history import History
 from tidegate.web.job_control import ClientPort
@@ -128,7 +129,7 @@ class JobManager(InstructionCarrier):
         )
         workers_storage = job.storage.worker_storage()
         self._queries = StateQueries(master, self._post)
-        self._committed = CommittedState(lambda: publisher.committed, workers_storage.source)
+        self._committed = CommittedState(lambda: publisher.committed, workers_storage.source, self._clock.now_ms)
         self.client = SparkJobClient(
             publisher,
             self._savepoints,
@@ -141,7 +142,8 @@ class JobManager(InstructionCarrier):
 
         configured = job.configuration
         history, otel = History.from_configuration(configured), OtelSettings.from_configuration(configured)
-        self._port = ClientPort(self.client, rest, history, otel)
+        beside = job.storage.files() if isinstance(job.storage, FileSystemStorage) else None
+        self._port = ClientPort(self.client, rest, history, otel, beside)
 
     @property
     def master(self) -> JobMaster:
@@ -355,7 +357,7 @@ class JobManager(InstructionCarrier):
             prints_on_driver=self._prints,
             logs=self._logs,
         )
-        gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt)
+        gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt, self._port.address)
         self._gangs = {attempt: gang}
         self._slot_wait = SlotWait(self, gang, self._clock.now_ms())
         gang.submit(

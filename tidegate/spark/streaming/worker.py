@@ -13,6 +13,7 @@ import math
 import os
 import socket
 import sys
+import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -237,7 +238,7 @@ class SlotWorker:
 
         self.transport.connect(deploy.addresses, self._slot)
         restore = msgspec.msgpack.decode(deploy.restore, type=SlotRestore) if deploy.restore else None
-        self._runtime = SlotRuntime(self._slot, deploy.attempt, plan, self)
+        self._runtime = SlotRuntime(self._slot, deploy.attempt, plan, self, spent_ms=lambda: time.thread_time() * 1000)
         self._time_keeper = TimeKeeper(self._runtime.limit, self.clock)
         self._time_keeper.start()
         self._runtime.deploy(restore)

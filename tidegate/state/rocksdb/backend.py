@@ -48,6 +48,7 @@ _ALL_GROUPS = 1 << 16
 class RocksDBKeyedStateBackend(NamedStates):
     """See `KeyedStateBackend`. `incremental`: upload only files that the newest confirmed checkpoint does not have."""
 
+    reads_from_disk = True
     cleans_by_compaction = True
 
     def __init__(

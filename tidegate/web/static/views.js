@@ -88,7 +88,7 @@ export function checkpointsView(answer, detail, choose) {
       ["Kind", (c) => c.kind], ["Status", (c) => badge(c.status)], ["Triggered", (c) => clock(c.triggered_ms)],
       ["Duration", (c) => duration(c.duration_ms), "n"], ["Acknowledged", (c) => `${c.acknowledged} of ${c.tasks}`, "n"],
       ["Written", (c) => bytes(c.state_bytes), "n"], ["Full", (c) => bytes(c.full_bytes), "n"], ["In flight", (c) => bytes(c.inflight_bytes), "n"],
-      ["Sync", (c) => duration(c.sync_ms), "n"], ["Async", (c) => duration(c.async_ms), "n"], ["Alignment", (c) => duration(c.alignment_ms), "n"],
+      ["Start delay", (c) => duration(c.start_delay_ms), "n"], ["Alignment", (c) => duration(c.alignment_ms), "n"], ["Sync", (c) => duration(c.sync_ms), "n"], ["Async", (c) => duration(c.async_ms), "n"],
       ["Note", (c) => (c.reason ? `${c.reason.toLowerCase().replaceAll("_", " ")}: ${c.detail}` : c.unaligned ? "unaligned" : ""), "long"],
     ], answer.checkpoints.slice(0, 100), (c) => ({ class: detail?.id === c.id ? "chosen" : undefined })),
     el("h2", {}, "Over all completed"),
