@@ -60,7 +60,7 @@ export function bytes(n) {
 
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";
-  if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+  if (ms < 1000) return `${ms && ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
   const s = ms / 1000;
   if (s < 60) return `${s.toFixed(1)} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
@@ -68,7 +68,8 @@ export function duration(ms) {
   return `${(s / 86400).toFixed(1)} d`;
 }
 
-export const rate = (n) => (n === null || n === undefined ? "–" : `${n < 100 ? n.toFixed(1) : number(n)}/s`);
+export const rate = (n) => (n === null || n === undefined ? "–" : `${n && n < 100 ? n.toFixed(1) : number(n)}/s`);
+export const chain = (name) => name.replaceAll(" -> ", " → ");  // of a vertex, as the graph has it
 export const time = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
 export const clock = (ms) => (ms ? new Date(ms).toLocaleTimeString() : "–");
 

@@ -1,6 +1,6 @@
 // The tabs of a job: each makes elements out of what the REST calls say.
 
-import { badge, bytes, cards, clock, duration, el, number, rate, svg, table, time, watermark } from "./dom.js";
+import { badge, bytes, cards, chain, clock, duration, el, number, rate, svg, table, time, watermark } from "./dom.js";
 import { drawCheckpoints, drawGraph, shareBar } from "./graph.js";
 
 export function jobsView(jobs) {
@@ -52,10 +52,11 @@ const lag = (ms) => (ms === undefined || ms === null || ms > 3.15e11 ? "–" : d
 const behind = (m) => (m.pendingRecords !== undefined ? `${number(m.pendingRecords)} records` : lag(m.watermarkLag));
 
 function vertexPanel(v) {
+  const uids = v.operators.map((o) => o.uid).filter(Boolean);
   const own = v.subtasks.flatMap((s) => Object.entries(s.operator_metrics).map(([name, value]) => ({ subtask: s.subtask, name, value })));
   return el("section", { class: "panel", "aria-label": "subtasks" },
-    el("h2", {}, v.name),
-    el("p", { class: "soft" }, `vertex ${v.vertex}, parallelism ${v.parallelism} of at most ${v.max_parallelism}; uids: `, v.operators.map((o) => o.uid ?? o.operator_id).join(", ")),
+    el("h2", {}, chain(v.name)),
+    el("p", { class: "soft" }, `vertex ${v.vertex}, parallelism ${v.parallelism} of at most ${v.max_parallelism}`, uids.length ? `; uid ${uids.join(", ")}` : "; no operator has a uid"),
     table([
       ["Subtask", (s) => s.subtask, "n"],
       ["Busy", (s) => { const bar = shareBar(s.metrics); return bar ? svg("svg", { class: "share", viewBox: "0 0 90 10" }, bar) : "–"; }],
@@ -108,7 +109,7 @@ function checkpointPanel(c) {
     c.vertices.map((v) => {
       const spread = v.spread.end_to_end_ms;
       return [
-        el("h2", {}, v.name),
+        el("h2", {}, chain(v.name)),
         el("p", { class: "soft" }, `${v.acknowledged} acknowledged`, spread ? `; end to end ${duration(spread.minimum)} / ${duration(spread.median)} / ${duration(spread.maximum)} (min / median / max)` : ""),
         v.missing.length ? el("p", { class: "bad" }, `no answer from subtask ${v.missing.join(", ")}`) : null,
         table([
