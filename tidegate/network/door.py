@@ -34,7 +34,7 @@ class Door:
 
     While there are more connections than `expect` said and `STRANGERS` more, the kernel drops requests for new ones
     (their senders try again, with pauses). Connections that are there are not touched. On systems without Linux's
-    socket filters nothing is dropped, and a warning is logged.
+    socket filters nothing is dropped, and only the warning is logged.
     """
 
     def __init__(self, server: zmq.Socket[Any], name: str) -> None:
@@ -42,12 +42,14 @@ class Door:
         self._name = name
         self._expected = 0
         self._open: set[int] = set()  # descriptors of connections
-        self._listening = -1
+        self._listening: socket.socket | None = None  # a second descriptor of it: there may be none left later
         self._shut = False
+        self._filters = sys.platform == "linux"
         address = f"inproc://tidegate-door-{id(self)}"
         server.monitor(address, _EVENTS)
         # A socket of the thread's own, which `Context.destroy` on another thread does not close under its feet.
         self._monitor: zmq.Socket[Any] = zmq.Context.shadow(server.context).socket(zmq.PAIR)
+        self._monitor.setsockopt(zmq.RCVHWM, 0)  # the I/O thread of the context must not wait for us
         self._monitor.connect(address)
         self._thread = threading.Thread(target=self._watch, name="tidegate-door", daemon=True)
         self._thread.start()
@@ -64,13 +66,13 @@ class Door:
     def _watch(self) -> None:
         try:
             while self._take(recv_monitor_message(self._monitor)):
-                while self._monitor.poll(0):
-                    if not self._take(recv_monitor_message(self._monitor)):
-                        return
+                pass
         except zmq.ZMQError:  # the context was ended without `close`
             return
         finally:
             self._monitor.close(0)
+            if self._listening is not None:
+                self._listening.close()
 
     def _take(self, event: Mapping[str, Any]) -> bool:
         """False: it was the last one."""
@@ -78,7 +80,7 @@ class Door:
         if kind == zmq.EVENT_MONITOR_STOPPED:
             return False
         if kind == zmq.EVENT_LISTENING:
-            self._listening = value
+            self._listening = socket.fromfd(value, socket.AF_INET, socket.SOCK_STREAM)
         elif kind == zmq.EVENT_ACCEPTED:
             self._open.add(value)
         else:
@@ -99,11 +101,14 @@ class Door:
 
     def _turn(self, shut: bool) -> None:
         self._shut = shut
-        if sys.platform != "linux":
+        if self._listening is None or not self._filters:
             return
-        with socket.fromfd(self._listening, socket.AF_INET, socket.SOCK_STREAM) as listening:
+        try:
             if shut:
                 program = struct.pack("HP", 1, ctypes.addressof(_DROP_ALL))
-                listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+                self._listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
             else:
-                listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+                self._listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        except OSError as error:  # some sandboxes. This thread has to live: ZeroMQ waits for its monitor's reader
+            self._filters = False
+            log.warning("%s: connections cannot be turned away here: %s", self._name, error)
