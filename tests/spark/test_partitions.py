@@ -69,5 +69,34 @@ def test_the_output_is_exact_after_partitions_of_every_kind(
     network.control[0].go_on()
     runs(3)
 
+    network.data[-1].stop(forth=True, back=True)  # between the slots, for longer than their heartbeat
+    until(lambda: client.attempt() == 4, "the next attempt")
+    network.data[-1].go_on()
+    runs(4)
+
+    result.result()
+    assert_exact(visible_lines(tmp_path / "out"), records)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+def test_the_output_is_exact_when_slots_do_not_hear_each_other_for_long(
+    make_env: Callable[..., Any], tmp_path: Path, network: Network, unaligned: bool
+) -> None:
+    """One way, the other, both; in each attempt the data of one slot, and what comes back."""
+    records = 30_000
+    env = make_env(2, {"heartbeat.interval": "100 ms", "heartbeat.timeout": "3 s"})
+    with_checkpoints(env, tmp_path / "checkpoints", interval_ms=100)
+    env.get_checkpoint_config().enable_unaligned_checkpoints(unaligned)
+    counted(env, records, 3000).sink_to(file_sink(tmp_path / "out"))
+    client = env.execute_async("long partitions")
+    result = client.get_job_execution_result()
+    for attempt, (forth, back) in enumerate(((True, False), (False, True), (True, True))):
+        until(lambda n=attempt: result.done() or completed(client, n), f"a checkpoint of attempt {attempt}")  # type: ignore[misc]
+        assert not result.done()
+        proxy = network.data[-1]
+        proxy.stop(forth, back)
+        until(lambda n=attempt: client.attempt() == n + 1, "the next attempt")  # type: ignore[misc]
+        proxy.go_on()
     result.result()
     assert_exact(visible_lines(tmp_path / "out"), records)
