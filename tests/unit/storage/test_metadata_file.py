@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import SnapshotError
-from tidegate.storage.handles import FileRange, InlineBytes
+from tidegate.common.ids import OperatorId
+from tidegate.storage.handles import EnumeratorState, FileRange, InlineBytes
 from tidegate.storage.metadata import FORMAT_VERSION, decode_metadata, encode_metadata, read_metadata
 
 METADATA = checkpoint(7, [(6, [FileRange("shared/x", 0, 5, "00")]), (7, [InlineBytes(b"abc", "11")])])
@@ -37,6 +39,15 @@ def test_a_newer_version_is_named():
     newer = ENCODED[:8] + struct.pack("<I", FORMAT_VERSION + 1) + ENCODED[12:]
     with pytest.raises(SnapshotError, match=rf"version {FORMAT_VERSION + 1}.*reads up to {FORMAT_VERSION}"):
         decode_metadata(newer, "f")
+
+
+def test_what_older_readers_would_leave_out_in_silence_has_a_version_that_they_refuse():
+    """Version 2 knew no enumerators: it would read every file of a watched folder again."""
+    known = EnumeratorState(known=["a", "b"], handed_out=2)
+    with_splits = msgspec.structs.replace(METADATA, enumerators={OperatorId("source"): known})
+    encoded = encode_metadata(with_splits)
+    assert struct.unpack_from("<I", encoded, 8)[0] > 2
+    assert decode_metadata(encoded, "f").enumerators == with_splits.enumerators
 
 
 def test_another_file_is_not_taken_for_metadata():
