@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_
@@ -24,6 +23,7 @@ from typing import Any
 
 from tidegate.common.errors import TidegateError
 from tidegate.common.serialization import ByteArraySchema, DeserializationSchema
+from tidegate.connectors.idle_watch import LOOK_SECONDS, IdleWatch
 from tidegate.connectors.kafka.serialization import KafkaRecord, KafkaRecordDeserializationSchema
 from tidegate.connectors.kafka.settings import KafkaError, refused
 from tidegate.contracts.batches import RecordBatch
@@ -32,7 +32,6 @@ from tidegate.contracts.connectors import SourceSplit, SplitReader
 _FETCH = 10_000  # records taken from the client at once
 _HELD = 20_000  # records of one partition that wait for their reader before it is paused
 _BELIEVED_SECONDS = 2.0
-_WATCH_SECONDS = 0.1  # one look of the watch; closing waits for it
 _WOKEN_BEFORE_MS = 1000.0  # a reader is woken when something is there: this is only for the worst case
 _log = logging.getLogger(__name__)
 
@@ -63,8 +62,13 @@ class PartitionClient:
             raise refused("KafkaSource", "opening a consumer", servers, error) from None
         self.closed = False
         self._clock = clock
-        self._watch = None if wake is None else IdleWatch(self._consumer, wake)
+        self._watch = None
+        if wake is not None:
+            poll = self._consumer.poll
+            self._watch = IdleWatch(lambda: poll(LOOK_SECONDS), wake, "tidegate-kafka-watch")
         self._trouble: tuple[float, str] | None = None  # since when, and what, of what the client cannot mend
+        self._away = Code._ALL_BROKERS_DOWN
+        self._said_away = False  # since the last record
         self._servers = servers
         self._eof = Code._PARTITION_EOF
         self._lost = (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE)
@@ -96,7 +100,8 @@ class PartitionClient:
                 self._consumer.incremental_assign([TopicPartition(split.topic, split.partition, offset)])
 
     def _apart(self) -> contextlib.AbstractContextManager[None]:
-        """Around everything that is asked of the consumer besides its records."""
+        """Around everything that is asked of the consumer besides its records: some of its methods hold Python's lock
+        while they wait for a lock that `poll` has, and both would wait for ever."""
         return contextlib.nullcontext() if self._watch is None else self._watch.apart()
 
     def fetch(self) -> None:
@@ -113,7 +118,7 @@ class PartitionClient:
             if self._watch is not None:
                 self._watch.begin()
             return
-        self._trouble = None
+        self._trouble, self._said_away = None, False
         # Hot: for a record that is no error, two calls of the client, a look-up and an append. One topic is the rule.
         arrived: defaultdict[Any, list[Any]] = defaultdict(list)
         place = self._partition if self._one_topic is not None else _topic_and_partition
@@ -135,7 +140,10 @@ class PartitionClient:
 
     def _on_client_error(self, error: Any) -> None:
         """Called inside of `consume`. A topic that is not there may be so for a moment, while a broker starts: it is
-        believed when it is said again."""
+        believed when it is said again. A broker that is away is waited for, for as long as it takes."""
+        if error.code() == self._away and not self._said_away:
+            self._said_away = True
+            _log.warning("KafkaSource, bootstrap servers %s: no broker answers; it is waited for", self._servers)
         if error.code() not in self._final:
             return
         now = time.monotonic()
@@ -234,80 +242,6 @@ class PartitionClient:
             if self._watch is not None:
                 self._watch.end()
             self._consumer.close()
-
-
-class IdleWatch:
-    """Waits for the next message of a consumer on a thread of its own, when told to, and wakes the mailbox. The message
-    comes before all that the consumer gives afterwards.
-
-    Nobody else may call the consumer meanwhile: some of its methods hold Python's lock while they wait for a lock that
-    `poll` has, and both would wait for ever. The mailbox uses `apart`."""
-
-    def __init__(self, consumer: Any, wake: Callable[[], None]) -> None:
-        self._consumer = consumer
-        self._wake = wake
-        self.begun = False  # of the mailbox: from `begin` until `take` gave something
-        self._wanted = threading.Semaphore(0)
-        self._outside = threading.Event()  # the thread is not in the consumer
-        self._outside.set()
-        self._aside = False  # it is asked to leave it
-        self._found: deque[Any] = deque()  # at most one: a message, or what the client raised
-        self._ended = False
-        self._thread: threading.Thread | None = None
-
-    def begin(self) -> None:
-        self.begun = True
-        self._outside.clear()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tidegate-kafka-watch", daemon=True)
-            self._thread.start()
-        self._wanted.release()
-
-    def take(self) -> list[Any]:
-        """The message, when it is there. Raises what the client has raised."""
-        if not self._outside.is_set() or not self._found:
-            return []
-        found = self._found.popleft()
-        self.begun = False
-        if isinstance(found, BaseException):
-            raise found
-        return [found]
-
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        """The consumer is the mailbox's; waits for one look of the thread at the most."""
-        self._aside = True
-        self._outside.wait()
-        self._aside = False
-        try:
-            yield
-        finally:
-            if self.begun and not self._found:
-                self.begin()
-
-    def end(self) -> None:
-        """Before the consumer is closed."""
-        self._ended = True
-        self._wanted.release()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._wanted.acquire()
-            found: Any = None
-            while found is None and not self._ended and not self._aside:
-                try:
-                    found = self._consumer.poll(_WATCH_SECONDS)
-                except BaseException as error:
-                    found = error
-            if found is not None:
-                self._found.append(found)
-            self._outside.set()
-            if self._ended:
-                return
-            if found is not None:
-                self._wake()
 
 
 Deserializer = DeserializationSchema | KafkaRecordDeserializationSchema

@@ -25,10 +25,10 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import Row, RowKind, make_row
+from tidegate.connectors.idle_watch import LOOK_SECONDS, IdleWatch
 from tidegate.connectors.postgres import pgoutput
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
 from tidegate.connectors.postgres.replication import ReplicationStream, SlotInUseError, lsn_number
-from tidegate.connectors.postgres.socket_watch import SocketWatch
 from tidegate.connectors.postgres.tables import look_up, quoted, quoted_table
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
@@ -165,7 +165,9 @@ class ChangeReader(SplitReader[Row]):
     ) -> None:
         self._url, self._slot, self._publication = url, slot, publication
         self._clock = context.clock
-        self._watch = None if context.wake is None else SocketWatch(context.wake)
+        self._watch: IdleWatch | None = None
+        if context.wake is not None:
+            self._watch = IdleWatch(self._look, context.wake, "tidegate-postgres-watch")
         self._offset = offset
         self._connection = url.connect(autocommit=False)
         self._table = look_up(url, self._connection, table, None)
@@ -231,9 +233,11 @@ class ChangeReader(SplitReader[Row]):
             return []
         assert self._stream is not None
         if not self._waiting:
+            if self._watch is not None:
+                self._watch.take()  # nothing but that there is something
             self._waiting.extend(self._stream.take(most))
-            if not self._waiting and self._watch is not None:
-                self._watch.begin(self._stream.socket)
+            if not self._waiting and self._watch is not None and not self._watch.begun:
+                self._watch.begin()
         rows: list[Row] = []
         while self._waiting and len(rows) < most:
             message = pgoutput.parse(self._waiting.popleft())
@@ -308,6 +312,10 @@ class ChangeReader(SplitReader[Row]):
     def _given_on(self, key: Any) -> bool:
         state = self._seen_in(key)
         return state is None or not state.contains(self._xid)
+
+    def _look(self) -> bool | None:
+        assert self._stream is not None
+        return self._stream.has_more(LOOK_SECONDS) or None
 
     def wake_at_ms(self) -> float | None:
         """The watch wakes the task when something comes; the server wants a sign of life now and then all the same."""

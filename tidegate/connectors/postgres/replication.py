@@ -1,11 +1,13 @@
 """A connection in replication mode: the changes of a slot, and how far they are needed no more.
 
 psycopg has no replication mode, but the library below it (libpq) has, and psycopg hands it out. Nothing here blocks:
-what has arrived is taken, and what is sent is short. All calls come from one thread.
+what has arrived is taken, and what is sent is short. All calls come from one thread, but for
+`has_more`.
 """
 
 from __future__ import annotations
 
+import select
 import struct
 import time
 from typing import Any
@@ -75,10 +77,12 @@ class ReplicationStream:
             raise self._url.refused("reading changes", error) from None
         return found
 
-    @property
-    def socket(self) -> int:
-        number: int = self._connection.socket
-        return number
+    def has_more(self, seconds: float) -> bool:
+        """Waits until something has arrived, or something is wrong with the connection, which `take` then notices. On
+        any thread."""
+        poll = select.poll()
+        poll.register(self._connection.socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def confirm(self, lsn: int) -> None:
         """Changes up to here are in a complete checkpoint: the database may forget them."""
