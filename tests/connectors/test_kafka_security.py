@@ -48,8 +48,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
         "ssl.keystore.location": folder / "broker.pem",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": (
-            f'{module} username="admin" password="{SECRET}" user_job="{SECRET}";'
+            f'{module} username="admin" password="{SECRET}" user_job="{SECRET}" user_guest="{SECRET}";'
         ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:admin;User:job",
     }
     properties = {
         "security.protocol": "SASL_SSL",
@@ -108,6 +110,8 @@ def test_a_transaction_is_written_committed_and_read(secured: Any, name: str) ->
             lambda *a: source_of(*a).create_splits(1),
             id="certificate",
         ),
+        pytest.param({"sasl.username": "guest"}, lambda *a: sink_of(*a).check_start(1), id="no rights to write"),
+        pytest.param({"sasl.username": "guest"}, lambda *a: source_of(*a).create_splits(1), id="no rights to read"),
     ],
 )
 def test_who_may_not_in_is_told_so_without_a_secret(
@@ -119,6 +123,7 @@ def test_who_may_not_in_is_told_so_without_a_secret(
         start(broker, topic, properties | wrong)
     text = str(refusal.value)
     assert "KafkaS" in text
+    assert "sasl.username" not in wrong or "no right to see it" in text
     assert secured_servers(broker) in text
     assert SECRET not in text
     assert "not-this-one" not in text

@@ -16,6 +16,7 @@ import pytest
 
 from tests.connectors.database import Database, running_database
 from tests.connectors.kafka_kit import WallClock, barrier
+from tests.spark.recovery_kit import until
 from tidegate.common import Row, Types
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import RowKind
@@ -273,9 +274,36 @@ def test_what_is_refused_before_the_start(database: Database, table: str, name: 
     assert "hunter2" not in str(caught.value) + repr(to(away, table).build())
     database.execute(f"CREATE ROLE {name}_guest LOGIN")
     guest = type("Guest", (), {"url": database.url.replace("postgres@", f"{name}_guest@")})()
+    with pytest.raises(PostgresError, match=f"{name}_guest lacks the right INSERT on table .*{table}"):
+        to(guest, table).build().check_start(1)
+    database.execute(f"GRANT INSERT, SELECT ON {table} TO {name}_guest")
+    with pytest.raises(PostgresError, match="lacks the right UPDATE"):
+        to(guest, table).upsert().build().check_start(1)
     writer = open_writer(to(guest, table).build())
-    with pytest.raises(PostgresError, match="lacks the right"):
+    database.execute(f"REVOKE INSERT ON {table} FROM {name}_guest")
+    with pytest.raises(PostgresError, match="lacks the right: GRANT it"):
         barrier_of(writer, rows(1))
+
+
+def test_a_wrong_password_is_told_so_without_it(database: Database, table: str) -> None:
+    database.execute(f"CREATE ROLE {table} LOGIN PASSWORD 'right-one'")
+    rules = database.data / "pg_hba.conf"
+    rules.write_text(f"host all {table} 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
+    database.execute("SELECT pg_reload_conf()")
+    job = type("Job", (), {"url": database.url.replace("postgres@", f"{table}:hunter2@")})()
+
+    def refused() -> str:
+        try:
+            to(job, table).build().check_start(1)
+        except PostgresError as error:
+            return str(error)
+        return ""
+
+    # The server reads its rules again in its own time; until then it lets anybody in.
+    until(lambda: "password" in refused(), "the rules")
+    assert "password authentication failed" in refused()
+    assert "Check host, port, database, user and password" in refused()
+    assert "hunter2" not in refused()
 
 
 @pytest.mark.parametrize(

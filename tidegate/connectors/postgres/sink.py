@@ -8,7 +8,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_client import JobClient
 from tidegate.connectors.postgres.append import AppendCommitter, AppendWriter, CommittedNames, prepared_names
 from tidegate.connectors.postgres.connection import DatabaseUrl, check_installed
-from tidegate.connectors.postgres.tables import look_up
+from tidegate.connectors.postgres.tables import check_rights, look_up
 from tidegate.connectors.postgres.upsert import UpsertCommitter, UpsertWriter, create_ledger
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
 from tidegate.contracts.driver_side import DriverSide
@@ -60,10 +60,15 @@ class PostgresSink(Sink[Any, Any], DriverSide):
     def check_start(self, num_slots: int) -> None:
         with self._url.connect(wait=False) as connection:
             table = look_up(self._url, connection, self._table, self._columns)
+            rights = ["INSERT"]
             if self._upserts:
                 self._check_key(table.columns, table.key)
+                rights.append("SELECT")
+                if set(table.columns) - set(self._key or table.key):
+                    rights.append("UPDATE")
             else:
                 self._check_prepared(connection, num_slots)
+            check_rights(self._url, connection, table, rights)
         if self._upserts:
             create_ledger(self._url)
 

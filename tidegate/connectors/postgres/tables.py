@@ -69,6 +69,18 @@ def look_up(url: DatabaseUrl, connection: Any, name: str, columns: Sequence[str]
     )
 
 
+def check_rights(url: DatabaseUrl, connection: Any, table: Table, rights: Sequence[str]) -> None:
+    """Raises when this user may do something of it with none of the table's columns."""
+    for right in rights:
+        question = "SELECT has_any_column_privilege(%s::regclass, %s), current_user"
+        ((may, user),) = connection.execute(question, [table.name, right]).fetchall()
+        if not may:
+            raise PostgresError(
+                f"{url.connector}, {url}: user {user} lacks the right {right} on table {table.name}: GRANT "
+                f"{right} ON {table.name} TO {user}"
+            )
+
+
 def rows_of(connector: str, table: Table, records: Sequence[Any]) -> list[Sequence[Any]]:
     """Rows, tuples, lists or dicts, as the table's values in order."""
     names = table.columns
