@@ -27,6 +27,7 @@ PER_SECOND = 2000  # in the measurement of latency: far from what the job can do
 
 def run(quick: bool) -> list[Figure]:
     with running_broker() as broker:
+        _rate(broker, 1000)  # starts Spark, and Python in its workers
         figures = [_rate(broker, 100_000 if quick else 500_000)]
         for interval_ms in (1000, 100):
             figures += _latency(broker, interval_ms, 5 if quick else 20)

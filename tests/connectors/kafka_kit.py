@@ -57,14 +57,20 @@ def open_writer(
     )
     writer = shipped.create_writer(context)
     writer.committer = shipped.create_committer()
+    _wait_for(writer)
+    writer.flush(False)  # raises what its start has raised
     return writer
 
 
-def write(writer: Any, values: list[Any]) -> None:
+def _wait_for(writer: Any) -> None:
     deadline = time.monotonic() + 30
     while not writer.available:
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def write(writer: Any, values: list[Any]) -> None:
+    _wait_for(writer)
     writer.write_batch(values, None)
 
 

@@ -1,5 +1,5 @@
-"""Jobs from Kafka whose output tells what was lost and what was doubled, and a hand that kills workers, broker and
-database under them at random moments."""
+"""Jobs from Kafka and from a table whose output tells what was lost and what was doubled; a hand that kills workers,
+broker and database under them at random moments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from tests.connectors.broker import Broker
-from tests.spark.recovery_kit import CountPerKey, completed, key_of, kill
+from tests.connectors.database import Database
+from tests.spark.recovery_kit import CountPerKey, completed, key_of, kill, until
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.serialization import SimpleStringSchema
 from tidegate.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
+from tidegate.datastream.connectors.postgres import PostgresChangeSource, PostgresSink
 
 SOAK = [
     pytest.mark.soak,
@@ -111,14 +113,62 @@ def counted(env: Any, feeder: Feeder) -> Any:
     return stream.key_by(lambda key: key).process(CountPerKey(), Types.STRING()).uid("count")
 
 
-def under_fire(
-    client: Any, rng: random.Random, kills: int, outside: list[Callable[[], None]], timeout_s: float = 100
-) -> dict[str, int]:
-    """Kill a worker, or something of `outside`, again and again while the job runs; wait for the job's end. The counts
-    of what was killed."""
+class ChangedTable:
+    """A table that rows are inserted into, one after the other and each once, whatever happens to the database; a job
+    that counts them per key into another table. The job does not end by itself: `wait` until all is there."""
+
+    def __init__(self, database: Database, name: str, records: int, per_second: float = 2000) -> None:
+        self._database, self.name, self.records, self._per_second = database, name, records, per_second
+        database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, line text)")
+        database.execute(f"CREATE TABLE {name}_out (line text, n int8 GENERATED ALWAYS AS IDENTITY)")
+        self._thread = threading.Thread(target=self._insert, daemon=True)
+
+    def start(self) -> ChangedTable:
+        self._thread.start()
+        return self
+
+    def _insert(self) -> None:
+        at, began = 0, time.monotonic()
+        while at < self.records:
+            try:
+                at = int(self._database.execute(f"SELECT count(*) FROM {self.name}")[0][0])  # committed before a crash
+                while at < self.records:
+                    rows = [(n, key_of(n)) for n in range(at, min(at + 20, self.records))]
+                    values = ", ".join(f"({n}, '{key}')" for n, key in rows)
+                    self._database.execute(f"INSERT INTO {self.name} VALUES {values}")
+                    at += len(rows)
+                    time.sleep(max(0.0, began + at / self._per_second - time.monotonic()))
+            except Exception:
+                time.sleep(0.1)
+
+    def counted_into(self, env: Any) -> None:
+        url, table = self._database.url, self.name
+        source = PostgresChangeSource.builder().set_url(url).set_table(table).set_slot(table).build()
+        sink = PostgresSink.builder().set_url(url).set_table(f"{table}_out").set_columns("line").build()
+        rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "changes").uid("changes")
+        counts = rows.map(lambda row: row.line, Types.STRING()).key_by(lambda line: line)
+        counts.process(CountPerKey(), Types.STRING()).uid("count").map(lambda line: (line,)).sink_to(sink).uid("out")
+
+    def wait(self, client: Any, timeout_s: float = 120) -> Counter[str]:
+        """The lines of the other table, when all are there; ends the job."""
+
+        def written() -> bool:
+            try:
+                return int(self._database.execute(f"SELECT count(*) FROM {self.name}_out")[0][0]) >= self.records
+            except Exception:
+                return False
+
+        until(written, f"{self.records} rows of {self.name}", timeout_s)
+        client.cancel().result()
+        lines = Counter(line for (line,) in self._database.execute(f"SELECT line FROM {self.name}_out"))
+        self._database.execute("SELECT pg_drop_replication_slot(%s)", self.name)
+        return lines
+
+
+def strike(client: Any, rng: random.Random, kills: int, outside: Mapping[str, Callable[[], None]]) -> Counter[str]:
+    """Kill a worker, or something of `outside`, again and again while the job runs. How often what was killed."""
     result = client.get_job_execution_result()
-    done = {"workers": 0, "outside": 0}
-    deadline = time.monotonic() + timeout_s
+    done: Counter[str] = Counter()
     for _ in range(kills):
         seen = len(completed(client))
         patience = time.monotonic() + rng.uniform(0.2, 1.5)
@@ -130,14 +180,24 @@ def under_fire(
         if result.done():
             break
         if outside and rng.random() < 0.4:
-            rng.choice(outside)()
-            done["outside"] += 1
+            what = rng.choice(sorted(outside))
+            outside[what]()
+            done[what] += 1
         elif workers := client.workers():
             kill(rng.choice(workers).pid, signal.SIGKILL)
-            done["workers"] += 1
+            done["worker"] += 1
+    return done
+
+
+def under_fire(
+    client: Any, rng: random.Random, kills: int, outside: Mapping[str, Callable[[], None]], timeout_s: float = 100
+) -> Counter[str]:
+    """`strike`, then wait for the job's end."""
+    deadline = time.monotonic() + timeout_s
+    done, result = strike(client, rng, kills, outside), client.get_job_execution_result()
     while not result.done():
         assert time.monotonic() < deadline, (
-            f"the job has not ended after {done}, status {client.get_job_status().result()}"
+            f"the job has not ended after {dict(done)}, status {client.get_job_status().result()}"
         )
         time.sleep(0.05)
     result.result()

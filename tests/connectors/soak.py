@@ -1,8 +1,9 @@
 """`python -m tests.connectors.soak [--kills N] [--seed S] [--without-spark]`, or `make soak-connectors`.
 
-Jobs from Kafka to Kafka and to PostgreSQL, one after the other, while workers, broker and database are killed at random
-moments, until there were N kills. Every job ends by comparing its output, read as committed, with that of a run without
-failures. Without Spark the workers are processes of this program (`on_processes.py`): all else is the same."""
+Jobs from Kafka to Kafka and to PostgreSQL, and from a table of PostgreSQL to another, one after the other, while
+workers, drivers, broker and database are killed at random moments, until there were N kills. Every job ends by
+comparing its output, read as committed, with that of a run without failures. Without Spark the workers are processes of
+this program (`on_processes.py`): all else is the same."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ from typing import Any
 
 from tests.connectors.broker import Broker, running_broker
 from tests.connectors.database import Database, running_database
+from tests.connectors.kafka_driver import run_with_killed_drivers
 from tests.connectors.kafka_kit import builder
-from tests.connectors.kills import Feeder, counted, restarted, under_fire
+from tests.connectors.kills import ChangedTable, Feeder, counted, restarted, strike, under_fire
 from tests.connectors.on_processes import processes_for_spark, start_job
 from tests.spark.recovery_kit import assert_exact, with_checkpoints
 from tidegate.common import Configuration
@@ -28,23 +30,36 @@ from tidegate.datastream.connectors.postgres import PostgresSink
 
 SLOTS = 4
 KILLS_PER_JOB = 8
+HOW = ["to kafka", "append", "upsert", "changes to a table", "killed drivers"]
 
 
-def one_job(spark: Any, broker: Broker, database: Database, rng: random.Random, kills: int) -> dict[str, int]:
-    name = f"s{uuid.uuid4().hex[:10]}"
-    how, parallelism, unaligned = rng.choice(["kafka", "append", "upsert"]), rng.choice([1, 2, 4]), rng.random() < 0.5
-    print(f"{name}: to {how}, parallelism {parallelism}, {'unaligned' if unaligned else 'aligned'}", flush=True)
-    broker.create_topic(name, 4)
-    feeder = Feeder(broker, name, 2000 * (kills + 2), 1500, 4).start()
-    env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({}), spark=spark)
-    start = start_job if spark is None else (lambda env: env.execute_async(name))
-    with tempfile.TemporaryDirectory() as folder:
-        with_checkpoints(env.set_parallelism(parallelism), Path(folder), interval_ms=rng.choice([100, 300, 1000]))
+def one_job(spark: Any, broker: Broker, database: Database, rng: random.Random, kills: int) -> Counter[str]:
+    name, how = f"s{uuid.uuid4().hex[:10]}", rng.choice(HOW)
+    parallelism, unaligned = rng.choice([1, 2, 4]), rng.random() < 0.5
+    print(f"{name}: {how}, parallelism {parallelism}, {'unaligned' if unaligned else 'aligned'}", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if how == "killed drivers":
+            with processes_for_spark() if spark is not None else contextlib.nullcontext():
+                run_with_killed_drivers(broker, name, folder, kills // 2, rng)
+            return Counter(driver=kills // 2)
+        env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({}), spark=spark)
+        with_checkpoints(env.set_parallelism(parallelism), folder, interval_ms=rng.choice([100, 300, 1000]))
         if unaligned:
             env.get_checkpoint_config().enable_unaligned_checkpoints()
-        stream = counted(env, feeder)
-        outside = [restarted(broker)]
-        if how == "kafka":
+        start = start_job if spark is None else (lambda env: env.execute_async(name))
+        if how == "changes to a table":
+            table = ChangedTable(database, name, 2000 * (kills + 2), 1500)
+            table.counted_into(env)
+            client = start(env)
+            table.start()
+            done = strike(client, rng, kills, {"database": restarted(database)})
+            assert_exact(table.wait(client, 600), table.records)
+            return done
+        broker.create_topic(name, 4)
+        feeder = Feeder(broker, name, 2000 * (kills + 2), 1500, 4).start()
+        stream, outside = counted(env, feeder), {"broker": restarted(broker)}
+        if how == "to kafka":
             broker.create_topic(f"{name}-out", 2)
             stream.sink_to(builder(broker, f"{name}-out").set_transactional_id_prefix(f"{name}-tx").build())
         else:
@@ -53,9 +68,9 @@ def one_job(spark: Any, broker: Broker, database: Database, rng: random.Random, 
             build = PostgresSink.builder().set_url(database.url).set_table(name).set_columns("line")
             build = build.upsert() if how == "upsert" else build
             stream.map(lambda line: (line,)).sink_to(build.build())
-            outside.append(restarted(database))
+            outside["database"] = restarted(database)
         done = under_fire(start(env), rng, kills, outside, timeout_s=600)
-    if how == "kafka":
+    if how == "to kafka":
         lines = broker.values(f"{name}-out")
     else:
         lines = [line for (line,) in database.execute(f"SELECT line FROM {name}")]

@@ -40,9 +40,9 @@ def test_kafka_to_state_to_kafka_is_exact_under_kills(
         sink = builder(broker, out).set_transactional_id_prefix(f"{name}-tx").build()
         counted(env, feeder).sink_to(sink).uid("out")
         client = env.execute_async(name)
-        killed = under_fire(client, random.Random(seed), 4, [restarted(broker)])
+        killed = under_fire(client, random.Random(seed), 4, {"broker": restarted(broker)})
         assert_exact(Counter(broker.values(out)), feeder.records)
-        print(killed)
+        print(dict(killed))
 
 
 @pytest.mark.parametrize("how", ["append", "upsert"])
@@ -59,8 +59,8 @@ def test_kafka_to_postgres_is_exact_under_kills(
         env = with_checkpoints(make_env(2), tmp_path, interval_ms=200)
         build = PostgresSink.builder().set_url(database.url).set_table(name).set_columns("line")
         counted(env, feeder).map(lambda line: (line,)).sink_to((build.upsert() if how == "upsert" else build).build())
-        killed = under_fire(env.execute_async(name), random.Random(seed), 4, [restarted(database)])
-        print(killed)
+        killed = under_fire(env.execute_async(name), random.Random(seed), 4, {"database": restarted(database)})
+        print(dict(killed))
         assert_exact(Counter(line for (line,) in database.execute(f"SELECT line FROM {name}")), feeder.records)
         assert database.execute("SELECT gid FROM pg_prepared_xacts") == []
 

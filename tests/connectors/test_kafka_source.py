@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from tests.connectors.broker import Broker, running_broker
+from tests.connectors.broker import Broker
 from tests.connectors.kafka_kit import WallClock, barrier, builder, numbers, open_writer, write
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.serialization import DeserializationSchema, SimpleStringSchema
@@ -357,21 +357,6 @@ def test_a_topic_that_is_deleted_under_the_job_is_an_error(broker: Broker, name:
     with pytest.raises(KafkaError, match=f"{topic} .*does not exist.*Was the topic deleted"):
         reading.until(2, seconds=30)
     reading.close()
-
-
-@pytest.mark.slow
-def test_a_broker_that_was_killed_is_waited_for(name: str) -> None:
-    with running_broker() as broker:
-        topic = broker.create_topic(name)
-        broker.produce(topic, ["a"])
-        reading = Reading(of(broker, topic).build())
-        assert reading.until(1) == ["a"]
-        broker.kill()
-        assert reading.readers[0].poll(10) == []
-        broker.start()
-        broker.produce(topic, ["b"])
-        assert reading.until(1, seconds=30) == ["b"]
-        reading.close()
 
 
 @pytest.mark.parametrize(

@@ -7,127 +7,54 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.connectors.broker import Broker
-from tests.connectors.database import Database, running_database
-from tests.connectors.kafka_driver import counting_job
+from tests.connectors.broker import Broker, running_broker
+from tests.connectors.database import running_database
+from tests.connectors.kafka_driver import counting_job, run_with_killed_drivers
 from tests.connectors.kafka_kit import builder
-from tests.connectors.kills import SOAK, Feeder, counted, feed, restarted
+from tests.connectors.kills import SOAK, ChangedTable, Feeder, counted, feed, restarted, strike
 from tests.connectors.on_processes import environment, run_job, start_job
-from tests.spark.recovery_kit import (
-    CountPerKey,
-    assert_exact,
-    completed,
-    key_of,
-    kill,
-    latest_checkpoint,
-    until,
-    with_checkpoints,
-)
-from tidegate.common import Types, WatermarkStrategy
+from tests.spark.recovery_kit import assert_exact, completed, key_of, kill, until, with_checkpoints
 from tidegate.common.job_status import JobStatus
-from tidegate.datastream.connectors.postgres import PostgresChangeSource, PostgresSink
-
-ROOT = Path(__file__).parents[2]
+from tidegate.datastream.connectors.postgres import PostgresSink
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("on_processes")]
-
-
-# ---------------------------------------------------------------- the driver
-
-
-def start_driver(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.connectors.kafka_driver", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=SOAK)])
 def test_kafka_to_state_to_kafka_is_exact_when_drivers_are_killed(
     broker: Broker, name: str, tmp_path: Path, kills: int
 ) -> None:
-    """Each next one goes on from the latest checkpoint; the last one is not killed."""
-    broker.create_topic(f"{name}-in", 2)
-    out = broker.create_topic(f"{name}-out", 2)
-    feeder = Feeder(broker, f"{name}-in", 12_000 * kills, 3000, 2, held_back=2000).start()
-    job = (broker.bootstrap_servers, f"{name}-in", feeder.records, 2, out)
-    snapshot: Path | None = None
-    for run in range(kills):
-        folder = tmp_path / str(run)
-        process = start_driver(*job, folder, *([] if snapshot is None else [snapshot]))
-        try:
-            until(lambda folder=folder: list(folder.glob("*/chk-*/_metadata")), f"a checkpoint of driver {run}", 90)
-            assert process.poll() is None
-            time.sleep(random.uniform(0.0, 2.0))
-        finally:
-            process.kill()
-            process.wait()
-        snapshot = latest_checkpoint(folder)
-    feeder.release()
-    env = environment(2, {"execution.state-recovery.path": str(snapshot)})
-    with_checkpoints(env, tmp_path / "last", interval_ms=200)
-    counting_job(env, *job)
-    run_job(env)
-    assert_exact(Counter(broker.values(out)), feeder.records)
+    run_with_killed_drivers(broker, name, tmp_path, kills, random.Random())
 
 
-# ---------------------------------------------------------------- changes of a table
+ALL_WAYS = [pytest.param(p, unaligned, 10, marks=SOAK) for p in (1, 2, 4) for unaligned in (False, True)]
 
 
-def test_postgres_changes_to_state_to_postgres_is_exact_under_kills(name: str, tmp_path: Path) -> None:
-    """Rows are inserted while workers and the database are killed; each inserts once, whatever it is told."""
-    records = 6000
+@pytest.mark.parametrize(("parallelism", "unaligned", "kills"), [(2, False, 3), *ALL_WAYS])
+def test_postgres_changes_to_state_to_postgres_is_exact_under_kills(
+    name: str, tmp_path: Path, parallelism: int, unaligned: bool, kills: int
+) -> None:
+    """Rows are inserted while workers and the database are killed."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
     with running_database() as database:
-        database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, line text)")
-        database.execute(f"CREATE TABLE {name}_out (line text, n int8 GENERATED ALWAYS AS IDENTITY)")
-        writer = threading.Thread(target=insert, args=(database, name, records), daemon=True)
-        source = PostgresChangeSource.builder().set_url(database.url).set_table(name).set_slot(name).build()
-        sink = PostgresSink.builder().set_url(database.url).set_table(f"{name}_out").set_columns("line").build()
-        env = with_checkpoints(environment(2), tmp_path, interval_ms=200)
-        rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "changes").uid("changes")
-        counts = rows.map(lambda row: row.line, Types.STRING()).key_by(lambda line: line)
-        counts.process(CountPerKey(), Types.STRING()).uid("count").map(lambda line: (line,)).sink_to(sink).uid("out")
+        table = ChangedTable(database, name, 2000 * kills)
+        env = with_checkpoints(environment(parallelism), tmp_path, interval_ms=200)
+        if unaligned:
+            env.get_checkpoint_config().enable_unaligned_checkpoints()
+        table.counted_into(env)
         client = start_job(env)
-        writer.start()
-        for strike in (None, restarted(database), None):
-            seen = len(completed(client))
-            until(lambda seen=seen: len(completed(client)) > seen, "a checkpoint", 90)
-            if strike is None:
-                kill(random.choice(until(client.workers, "workers")).pid, 9)
-            else:
-                strike()
-
-        def written() -> int:
-            try:
-                return int(database.execute(f"SELECT count(*) FROM {name}_out")[0][0])
-            except Exception:
-                return 0
-
-        until(lambda: written() >= records, "all rows", 120)
-        client.cancel().result()
-        found = Counter(line for (line,) in database.execute(f"SELECT line FROM {name}_out"))
-        assert_exact(found, records)
-
-
-def insert(database: Database, table: str, records: int) -> None:
-    at = 0
-    while at < records:
-        try:
-            at = int(database.execute(f"SELECT count(*) FROM {table}")[0][0])  # what was committed before a crash
-            while at < records:
-                rows = [(n, key_of(n)) for n in range(at, min(at + 20, records))]
-                values = ", ".join(f"({n}, '{key}')" for n, key in rows)
-                database.execute(f"INSERT INTO {table} VALUES {values}")
-                at += len(rows)
-        except Exception:
-            time.sleep(0.1)
+        table.start()
+        print(dict(strike(client, random.Random(seed), kills, {"database": restarted(database)})))
+        assert_exact(table.wait(client), table.records)
 
 
 # ---------------------------------------------------------------- savepoints with open transactions
@@ -189,12 +116,41 @@ def test_a_savepoint_that_is_older_than_its_transactions_may_become_is_refused(
 # ---------------------------------------------------------------- away, and full
 
 
-@pytest.mark.parametrize("megabytes", [pytest.param(6, marks=SOAK)])
-def test_a_full_disk_of_the_database_loses_nothing(broker: Broker, name: str, tmp_path: Path, megabytes: int) -> None:
+@pytest.mark.parametrize("seconds", [2, pytest.param(75, marks=SOAK)])
+def test_a_broker_that_is_away_is_waited_for(name: str, tmp_path: Path, seconds: int) -> None:
+    """By tasks that run, and by those of an attempt that starts meanwhile: no attempt fails but by a killed worker.
+    What waits does not work."""
+    with running_broker() as broker:
+        topic, out = broker.create_topic(f"{name}-in", 2), broker.create_topic(f"{name}-out", 2)
+        feeder = Feeder(broker, topic, 12_000, 3000, 2, held_back=2000).start()
+        env = with_checkpoints(environment(2), tmp_path, interval_ms=200, restarts=1)
+        counting_job(env, broker.bootstrap_servers, topic, feeder.records, 2, out)
+        client = start_job(env)
+        until(lambda: len(completed(client)) > 2, "checkpoints", 60)
+        broker.kill()
+        time.sleep(seconds / 2)
+        worker = client.workers()[0].pid
+        kill(worker, 9)
+        others = until(lambda: [w for w in client.workers() if w.pid != worker and w.attempt], "the next attempt", 60)
+        before = sum(sum(psutil.Process(w.pid).cpu_times()[:2]) for w in others)
+        time.sleep(seconds / 2)
+        used = sum(sum(psutil.Process(w.pid).cpu_times()[:2]) for w in others) - before
+        broker.start()
+        feeder.release()
+        client.get_job_execution_result().result(120)
+        assert len(client.failures()) == 1
+        assert_exact(Counter(broker.values(out)), feeder.records)
+        if seconds > 60:
+            print(f"{used:.1f} s of CPU in {seconds / 2:.0f} s")
+            assert used < 0.2 * len(others) * seconds / 2
+
+
+@pytest.mark.parametrize("how", [pytest.param("append", marks=SOAK), pytest.param("upsert", marks=SOAK)])
+def test_a_full_disk_of_the_database_loses_nothing(broker: Broker, name: str, tmp_path: Path, how: str) -> None:
     """A tablespace on a file system of a few megabytes. When there is room again, the job comes through."""
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "tmpfs", str(small)]).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m,mode=0777", "tmpfs", str(small)]).returncode:
         pytest.skip("a small file system cannot be mounted here: needs root")
     try:
         with running_database() as database:
@@ -210,12 +166,15 @@ def test_a_full_disk_of_the_database_loses_nothing(broker: Broker, name: str, tm
                 if folder != Path("/") and folder != Path("/tmp"):
                     folder.chmod(folder.stat().st_mode | 0o011)
             database.execute(f"CREATE TABLESPACE small LOCATION '{room}'")
-            padded = "line text, pad text DEFAULT repeat('x', 200)"
-            database.execute(f"CREATE TABLE {name} ({padded}) TABLESPACE small")
+            columns = "line text, pad text DEFAULT repeat('x', 200)"
+            if how == "upsert":
+                columns += ", PRIMARY KEY (line) USING INDEX TABLESPACE small"
+            database.execute(f"CREATE TABLE {name} ({columns}) TABLESPACE small")
             broker.create_topic(name, 2)
             feeder = Feeder(broker, name, 60_000, 6000, 2).start()
             env = with_checkpoints(environment(2), tmp_path / "checkpoints", interval_ms=300, restarts=1000)
             build = PostgresSink.builder().set_url(database.url).set_table(name).set_columns("line")
+            build = build.upsert() if how == "upsert" else build
             counted(env, feeder).map(lambda line: (line,)).sink_to(build.build())
             client = start_job(env)
             until(client.failures, "the disk to be full", 120)

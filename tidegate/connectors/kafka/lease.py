@@ -56,10 +56,12 @@ def _take_nothing(member: Any, partitions: Any) -> None:
 class PrefixLease:
     """Held by subtask 0 from its start to its end; raises when another job has it."""
 
-    def __init__(self, prefix: str, job_id: str, topic: str | None, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, prefix: str, job_id: str, topic: str | None, properties: Mapping[str, str], client: TransactionClient
+    ) -> None:
         from confluent_kafka import Consumer, KafkaException
 
-        others = [job for job in owners("KafkaSink", prefix, properties) if job != job_id]
+        others = [job for job in client.members(_group(prefix)) if job != job_id]
         if others:
             raise _taken(prefix, others[0])
         settings = {k: v for k, v in librdkafka_settings(properties).items() if k not in OF_PRODUCERS}

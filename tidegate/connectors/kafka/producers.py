@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from tidegate.connectors.kafka.outage import BrokerWait
 from tidegate.connectors.kafka.settings import KafkaError, refused
 
 _REST = 2  # other ids that are used before one is used again
-_INIT_SECONDS = 60.0
+_INIT_SECONDS = 5.0  # of one try; after it the library goes on when it is asked again
 
 
 class CommittedTransactions:
@@ -72,14 +73,30 @@ class PreparedProducer:
 
 
 class ProducerFactory:
-    """Makes them, one ahead."""
+    """Makes them, one ahead, after `start` was done. A broker that is away is waited for, for so many seconds: on a
+    thread, so that the task goes on meanwhile, takes part in checkpoints, and leaves when it is told to."""
 
-    def __init__(self, settings: Mapping[str, Any], servers: str, ids: TransactionalIds) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        servers: str,
+        ids: TransactionalIds,
+        start: Callable[[], None],
+        wait_seconds: float,
+    ) -> None:
         self._settings = dict(settings)
         self._servers = servers
         self._ids = ids
+        self._wait_seconds = wait_seconds
+        self._closed = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-kafka-producers")
+        self._start: Future[None] = self._thread.submit(start)
         self._next: Future[PreparedProducer] | None = None
+
+    def check_started(self, wait: bool) -> None:
+        """Raises what the start has raised, if it is over, or when it is."""
+        if wait or self._start.done():
+            self._start.result()
 
     def prepare(self) -> None:
         """Begin with the next one unless that was done."""
@@ -88,6 +105,7 @@ class ProducerFactory:
 
     @property
     def ready(self) -> bool:
+        """`take` does not wait, but may raise."""
         return self._next is not None and self._next.done()
 
     def take(self) -> PreparedProducer:
@@ -95,7 +113,7 @@ class ProducerFactory:
         self.prepare()
         future, self._next = self._next, None
         assert future is not None
-        return future.result(_INIT_SECONDS + 10)
+        return future.result()
 
     def drop(self, producer: Any) -> None:
         """Let go of a producer whose records are all with the broker. The library closes its connections when the last
@@ -106,6 +124,7 @@ class ProducerFactory:
         from confluent_kafka import KafkaError as Code
         from confluent_kafka import KafkaException, Producer
 
+        self._start.result()  # one that was refused must not fence the owner of the prefix
         errors: list[Any] = []
 
         def delivered(error: Any, message: Any) -> None:
@@ -115,7 +134,7 @@ class ProducerFactory:
         settings = {**self._settings, "transactional.id": transactional_id, "on_delivery": delivered}
         try:
             producer = Producer(settings)
-            producer.init_transactions(_INIT_SECONDS)
+            self._init(producer, f"beginning transaction {transactional_id}")
             producer.begin_transaction()
         except KafkaException as error:
             if error.args[0].code() == Code.INVALID_TRANSACTION_TIMEOUT:
@@ -127,5 +146,20 @@ class ProducerFactory:
             raise refused("KafkaSink", f"beginning transaction {transactional_id}", self._servers, error) from None
         return PreparedProducer(transactional_id, producer, errors)
 
+    def _init(self, producer: Any, doing: str) -> None:
+        from confluent_kafka import KafkaException
+
+        wait = BrokerWait("KafkaSink", self._servers, self._wait_seconds, self._closed)
+        while True:
+            try:
+                producer.init_transactions(_INIT_SECONDS)
+            except KafkaException as error:
+                if error.args[0].retriable() and wait.goes_on(doing, error.args[0].str()):
+                    continue
+                raise
+            wait.over()
+            return
+
     def close(self) -> None:
+        self._closed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -9,6 +9,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_client import JobClient
 from tidegate.connectors.kafka.admin import ClusterAdmin
 from tidegate.connectors.kafka.lease import check_free
+from tidegate.connectors.kafka.outage import OUTAGE, OUTAGE_MS
 from tidegate.connectors.kafka.producers import CommittedTransactions
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
 from tidegate.connectors.kafka.settings import (
@@ -61,6 +62,7 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         self._prefix = prefix
         self._writes_timestamps = True
         self._committed = CommittedTransactions()
+        self._outage_ms()
         if guarantee is DeliveryGuarantee.EXACTLY_ONCE:
             python_settings(self._connection())  # refuses what it cannot translate
             self._transaction_timeout_ms()
@@ -111,9 +113,15 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         pass
 
     def _transaction_timeout_ms(self) -> int:
-        text = self._properties.get("transaction.timeout.ms", str(_TIMEOUT_MS))
+        return self._milliseconds("transaction.timeout.ms", _TIMEOUT_MS)
+
+    def _outage_ms(self) -> int:
+        return self._milliseconds(OUTAGE, OUTAGE_MS)
+
+    def _milliseconds(self, name: str, default: int) -> int:
+        text = self._properties.get(name, str(default))
         if not text.isdigit() or int(text) < 1000:
-            raise ConfigurationError(f"KafkaSink: transaction.timeout.ms has to be milliseconds >= 1000, got {text!r}")
+            raise ConfigurationError(f"KafkaSink: {name} has to be milliseconds >= 1000, got {text!r}")
         return int(text)
 
     def _connection(self) -> dict[str, str]:
@@ -127,7 +135,7 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
             settings.setdefault("enable.idempotence", True)
         settings.setdefault("linger.ms", 20)
         settings.setdefault("queue.buffering.max.messages", 200_000)
-        settings.setdefault("message.timeout.ms", 120_000)
+        settings.setdefault("message.timeout.ms", self._outage_ms())
         settings["delivery.report.only.error"] = True
         servers = properties["bootstrap.servers"]
         full_seconds = int(settings["message.timeout.ms"]) / 1000
@@ -142,14 +150,22 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         if context.of_one_attempt:
             prefix = f"{prefix}-{context.operator_id}"
         return TransactionalKafkaWriter(
-            settings, properties, production, prefix, self._prefix is not None, context, self._committed
+            settings,
+            properties,
+            production,
+            prefix,
+            self._prefix is not None,
+            context,
+            self._committed,
+            self._outage_ms() / 1000,
         )
 
     def create_committer(self) -> Committer[KafkaTransaction] | None:
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return None
         drop = self._properties.get(_LOST, "fail") == "drop"
-        return KafkaCommitter(TransactionClient("KafkaSink", self._connection()), self._committed, drop)
+        client = TransactionClient("KafkaSink", self._connection(), self._outage_ms() / 1000)
+        return KafkaCommitter(client, self._committed, drop)
 
     def discard_leftovers(self, job_id: str) -> None:
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
@@ -254,7 +270,8 @@ class KafkaSinkBuilder:
         return self
 
     def set_property(self, key: str, value: str) -> KafkaSinkBuilder:
-        """A property of librdkafka's producer, or `tidegate.lost.transactions` ('fail' or 'drop')."""
+        """A property of librdkafka's producer, or `tidegate.lost.transactions` ('fail' or 'drop'), or
+        `tidegate.outage.timeout.ms` (how long a broker that is away is waited for)."""
         name, text = checked_property("KafkaSink.set_property", key, value)
         if name == "transactional.id":
             raise ConfigurationError("KafkaSink: transactional.id is made from the prefix; set_transactional_id_prefix")

@@ -17,18 +17,22 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from tidegate.connectors.kafka.outage import BrokerWait
 from tidegate.connectors.kafka.settings import KafkaError, librdkafka_settings, python_settings
 
 _END_TXN_VERSION = 3
 _SECONDS = 15.0
 _DONE, _BUSY = 0, frozenset({14, 15, 16, 51, 7, 13})
 _GONE = frozenset({47, 48, 49, 90})
+_NO_LEADER = frozenset({5, 6})  # of a partition, while a broker starts
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,23 +82,31 @@ class OpenTransaction:
 
 
 class TransactionClient:
-    """A connection for all of this. It is opened at the first question, and anew after an error. Blocks: not for the
-    mailbox, except `witness`, which a barrier has to wait for."""
+    """A connection for all of this. It is opened at the first question, and anew after an error. A broker that is away
+    is waited for, for so many seconds. Blocks: not for the mailbox, except `describe` and `witness`, which a barrier
+    has to wait for."""
 
-    def __init__(self, connector: str, properties: Mapping[str, str]) -> None:
+    def __init__(self, connector: str, properties: Mapping[str, str], wait_seconds: float = 0.0) -> None:
+        # Its modules import each other in circles: two threads that do so at the same time get in each other's way.
+        import kafka.admin
+        import kafka.protocol.producer.transaction  # noqa: F401
+
         self._connector = connector
         self._properties = dict(properties)
+        self._servers = self._properties["bootstrap.servers"]
+        self._wait_seconds = wait_seconds
         self._client: Any = None
+        self._closed = threading.Event()
 
     def end(self, transactional_id: str, producer_id: int, epoch: int, commit: bool) -> EndResult:
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        with self._errors("ending a transaction") as client:
+        def ask(client: Any) -> int:
             try:
                 coordinator = client.describe_transactions([transactional_id])[transactional_id].coordinator_id
             except Exception as error:
                 if getattr(error, "errno", None) == _UNKNOWN_ID:
-                    return EndResult.GONE
+                    return _UNKNOWN_ID
                 raise
             request = EndTxnRequest(
                 transactional_id=transactional_id,
@@ -103,11 +115,14 @@ class TransactionClient:
                 committed=commit,
                 max_version=_END_TXN_VERSION,
             )
-            code = client._manager.run(client._manager.send, request, coordinator).error_code
+            code: int = client._manager.run(client._manager.send, request, coordinator).error_code
+            return code
+
+        code = self._ask("ending a transaction", ask)
         if code == _DONE:
             return EndResult.DONE
         if code in _BUSY:
-            self.close()  # the coordinator may have moved
+            self._disconnect()  # the coordinator may have moved
             return EndResult.BUSY
         if code in _GONE:
             return EndResult.GONE
@@ -124,13 +139,18 @@ class TransactionClient:
 
     def describe(self, transactional_id: str) -> OpenTransaction | None:
         """None when the broker has never heard of the id, or has forgotten it."""
-        with self._errors("looking at a transaction") as client:
+
+        def ask(client: Any) -> Any:
             try:
-                found = client.describe_transactions([transactional_id])[transactional_id]
+                return client.describe_transactions([transactional_id])[transactional_id]
             except Exception as error:
                 if getattr(error, "errno", None) == _UNKNOWN_ID:
                     return None
                 raise
+
+        found = self._ask("looking at a transaction", ask)
+        if found is None:
+            return None
         return OpenTransaction(
             transactional_id,
             found.producer_id,
@@ -143,8 +163,7 @@ class TransactionClient:
 
     def open_transactions(self, prefix: str) -> list[OpenTransaction]:
         """Those whose id begins with `prefix` and that have not ended."""
-        with self._errors("listing transactions") as client:
-            listed = client.list_transactions(state_filters=["Ongoing"])
+        listed = self._ask("listing transactions", lambda client: client.list_transactions(state_filters=["Ongoing"]))
         ids = sorted(t.transactional_id for found in listed.values() for t in found)
         described = [self.describe(name) for name in ids if name.startswith(prefix)]
         return [t for t in described if t is not None and t.state == "Ongoing"]
@@ -153,15 +172,16 @@ class TransactionClient:
         """The first record of the transaction in one of its partitions."""
         from kafka.structs import TopicPartition
 
-        with self._errors("looking for a transaction's first record") as client:
-            for topic, number in transaction.partitions:
-                partition = TopicPartition(topic, number)
-                for producer in client.describe_producers([partition])[partition].active_producers:
-                    if (
-                        producer.producer_id == transaction.producer_id
-                        and producer.current_transaction_start_offset >= 0
-                    ):
-                        return Witness(topic, number, producer.current_transaction_start_offset)
+        def producers(place: TopicPartition) -> Any:
+            return self._ask(
+                "looking for a transaction's first record",
+                lambda client: client.describe_producers([place])[place].active_producers,
+            )
+
+        for topic, number in transaction.partitions:
+            for producer in producers(TopicPartition(topic, number)):
+                if producer.producer_id == transaction.producer_id and producer.current_transaction_start_offset >= 0:
+                    return Witness(topic, number, producer.current_transaction_start_offset)
         raise KafkaError(
             f"{self._connector}: transaction {transaction.transactional_id} has no record in any of its partitions, "
             "though all of them were acknowledged"
@@ -172,19 +192,14 @@ class TransactionClient:
         that is not there.)"""
         deadline = time.monotonic() + _SECONDS
         while True:
-            with self._errors(f"asking for the members of group {group}") as client:
-                try:
-                    found = client.describe_groups([group])[group]
-                    problem = str(found.get("error") or "")
-                except Exception as error:
-                    if getattr(error, "errno", None) not in _BUSY:
-                        raise
-                    problem = f"[Error {getattr(error, 'errno', None)}]"
+            found, problem = self._ask(
+                f"asking for the members of group {group}", lambda client: _description(client, group)
+            )
             if not problem or "[Error 69]" in problem:  # no such group
                 return sorted(member["client_id"] for member in (found["members"] if not problem else ()))
             if time.monotonic() > deadline or not any(f"[Error {code}]" in problem for code in _BUSY):
                 raise KafkaError(f"{self._connector}: asking for the members of group {group}: {problem}")
-            self.close()
+            self._disconnect()
             time.sleep(0.2)
 
     def fate(self, witness: Witness) -> Fate:
@@ -225,20 +240,23 @@ class TransactionClient:
             f"{_SECONDS:.0f} s"
         )
 
-    @contextlib.contextmanager
-    def _errors(self, doing: str) -> Iterator[Any]:
-        try:
-            if self._client is None:
-                self._client = self._connected()
-            yield self._client
-        except KafkaError:
-            raise
-        except Exception as error:
-            self.close()
-            raise KafkaError(
-                f"{self._connector}, bootstrap servers {self._properties['bootstrap.servers']}: {doing} failed: "
-                f"{type(error).__name__}: {error}"
-            ) from None
+    def _ask(self, doing: str, ask: Callable[[Any], T]) -> T:
+        wait = BrokerWait(self._connector, self._servers, self._wait_seconds, self._closed)
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._connected()
+                answer = ask(self._client)
+            except Exception as error:
+                self._disconnect()
+                if _passes(error) and wait.goes_on(doing, f"{type(error).__name__}: {error}"):
+                    continue
+                raise KafkaError(
+                    f"{self._connector}, bootstrap servers {self._servers}: {doing} failed: {type(error).__name__}: "
+                    f"{error}.{wait.waited}"
+                ) from None
+            wait.over()
+            return answer
 
     def _connected(self) -> Any:
         from kafka.admin import KafkaAdminClient
@@ -253,10 +271,35 @@ class TransactionClient:
         )
 
     def close(self) -> None:
+        """For good: a question that waits on another thread gives up."""
+        self._closed.set()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):  # the connection is of no more use, whatever it says
                 client.close()
+
+
+def _passes(error: Exception) -> bool:
+    """It is about the connection, or about a broker that is not quite there yet. A topic that is not known is neither:
+    it may have been deleted."""
+    code = getattr(error, "errno", None)
+    if isinstance(error, OSError):
+        return True
+    return bool(getattr(error, "retriable", False)) and (code is None or code in _BUSY or code in _NO_LEADER)
+
+
+def _description(client: Any, group: str) -> tuple[Any, str]:
+    """Of a group, and what is wrong with it, if anything."""
+    try:
+        found = client.describe_groups([group])[group]
+    except Exception as error:
+        if getattr(error, "errno", None) not in _BUSY:
+            raise
+        return None, f"[Error {getattr(error, 'errno', None)}]"
+    return found, str(found.get("error") or "")
 
 
 _UNKNOWN_ID = 105  # TRANSACTIONAL_ID_NOT_FOUND

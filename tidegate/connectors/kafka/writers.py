@@ -163,7 +163,8 @@ class PlainKafkaWriter(SinkWriter[Any, KafkaTransaction]):
 
 
 class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
-    """EXACTLY_ONCE: a transaction from barrier to barrier."""
+    """EXACTLY_ONCE: a transaction from barrier to barrier. What has to be done before the first one is done on a
+    thread, where a broker that is away can be waited for; until then the writer takes no records."""
 
     def __init__(
         self,
@@ -174,20 +175,28 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         named: bool,
         context: SinkContext,
         committed: CommittedTransactions,
+        wait_seconds: float,
     ) -> None:
         self._production = production
         self._committed = committed
         self._timeout_ms = int(settings["transaction.timeout.ms"])
-        self._client = TransactionClient("KafkaSink", properties)
+        self._client = TransactionClient("KafkaSink", properties, wait_seconds)
         self._lease: PrefixLease | None = None
-        if named and context.subtask == 0 and not context.of_one_attempt:
-            self._lease = PrefixLease(prefix, context.job_id, production.topic, properties)
+        self._closed = False
         needed = {t.transactional_id for t in context.restored_committables}
         needed |= {t.transactional_id for t in context.committables_of_all}
-        if not context.of_one_attempt:
-            self._abort_leftovers(prefix, needed, context)
         self._ids = TransactionalIds(prefix, context.subtask, needed)
-        self._producers = ProducerFactory(settings, properties["bootstrap.servers"], self._ids)
+
+        def start() -> None:
+            if context.of_one_attempt:
+                return
+            if named and context.subtask == 0:
+                self._lease = PrefixLease(prefix, context.job_id, production.topic, properties, self._client)
+                if self._closed:
+                    self._lease.close()
+            self._abort_leftovers(prefix, needed, context)
+
+        self._producers = ProducerFactory(settings, properties["bootstrap.servers"], self._ids, start, wait_seconds)
         self._producers.prepare()
         self._open: PreparedProducer | None = None
         self._opened_at = 0.0
@@ -235,6 +244,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         return False
 
     def flush(self, end_of_input: bool) -> None:
+        self._producers.check_started(wait=end_of_input)
         if self._open is not None:
             self._production.flush(self._open.producer, self._open.errors)
 
@@ -270,6 +280,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
             )
 
     def close(self) -> None:
+        self._closed = True
         self._open = None
         self._producers.close()
         self._client.close()

@@ -1,0 +1,83 @@
+"""A broker that is away: how long it is waited for, what is said, and when the wait ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from tidegate.common.errors import ConfigurationError
+from tidegate.connectors.kafka import transactions
+from tidegate.connectors.kafka.producers import ProducerFactory, TransactionalIds
+from tidegate.connectors.kafka.settings import KafkaError
+from tidegate.connectors.kafka.transactions import TransactionClient
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_SECONDS", 0.1)  # of one try to connect
+
+
+def client(wait_seconds: float) -> TransactionClient:
+    return TransactionClient("KafkaSink", {"bootstrap.servers": NOWHERE}, wait_seconds)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_that_stays_away_is_an_error_that_names_the_setting(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING, logger="tidegate.connectors.kafka"),
+        pytest.raises(KafkaError, match=rf"{NOWHERE}: looking at a transaction .*tidegate\.outage\.timeout\.ms"),
+    ):
+        client(0.3).describe("t")
+    assert [NOWHERE in record.getMessage() for record in caplog.records] == [True]  # said once
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_wait_ends_when_the_client_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    waiting, raised = client(600), []
+
+    def ask() -> None:
+        with pytest.raises(KafkaError) as error:
+            waiting.describe("t")
+        raised.append(error)
+
+    thread = threading.Thread(target=ask)
+    with caplog.at_level(logging.WARNING, logger="tidegate.connectors.kafka"):
+        thread.start()
+        while not caplog.records:
+            thread.join(0.01)
+    waiting.close()
+    thread.join(20)
+    assert raised
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (ConnectionResetError(), True),
+        (type("Retriable", (Exception,), {"retriable": True, "errno": None})(), True),
+        (type("CoordinatorLoads", (Exception,), {"retriable": True, "errno": 14})(), True),
+        (type("TopicIsGone", (Exception,), {"retriable": True, "errno": 3})(), False),
+        (type("NotAllowed", (Exception,), {"retriable": False, "errno": 53})(), False),
+        (ValueError(), False),
+    ],
+)
+def test_what_passes_by_itself(error: Exception, passes: bool) -> None:
+    assert transactions._passes(error) is passes
+
+
+def test_a_writer_that_was_refused_touches_nobodys_transactions() -> None:
+    def refused() -> None:
+        raise ConfigurationError("in use")
+
+    settings: dict[str, Any] = {"no.such.setting": "a producer cannot be made of this"}
+    factory = ProducerFactory(settings, NOWHERE, TransactionalIds("p", 0, ()), refused, 1.0)
+    with pytest.raises(ConfigurationError, match="in use"):
+        factory.take()
+    with pytest.raises(ConfigurationError, match="in use"):
+        factory.check_started(wait=True)
+    factory.close()
