@@ -40,8 +40,9 @@ def open_writer(
     restored: Sequence[Any] = (),
     of_all: Sequence[Any] | None = None,
     job_id: str = "job",
-    of_one_attempt: bool = False,
+    attempt: str = "",
 ) -> Any:
+    """`attempt`: the name of one in BATCH mode, where several may run side by side."""
     shipped: KafkaSink = cloudpickle.loads(cloudpickle.dumps(sink))
     context = SinkContext(
         job_id,
@@ -50,10 +51,10 @@ def open_writer(
         parallelism,
         0,
         WallClock(),
-        operator_id="op",
+        operator_id=attempt or "op",
         restored_committables=restored,
         committables_of_all=restored if of_all is None else of_all,
-        of_one_attempt=of_one_attempt,
+        of_one_attempt=bool(attempt),
     )
     writer = shipped.create_writer(context)
     writer.committer = shipped.create_committer()

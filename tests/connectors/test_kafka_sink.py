@@ -231,14 +231,14 @@ def test_a_worker_of_a_leader_that_was_replaced_commits_late(broker: Broker, top
 def test_attempts_side_by_side_do_not_touch_each_other(broker: Broker, topic: str) -> None:
     """As in BATCH mode, where a slow task is tried twice at once."""
     sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
-    first = open_writer(sink, of_one_attempt=True)
+    first = open_writer(sink, attempt="first")
     write(first, ["first"])
     first.flush(False)
-    second = open_writer(sink, of_one_attempt=True)
+    second = open_writer(sink, attempt="second")
     assert first.committer.commit(barrier(first)) == []
     second.close()
     assert broker.values(topic) == ["first"]
-    other = open_writer(sink, of_one_attempt=True)
+    other = open_writer(sink, attempt="other")
     write(other, ["nobody commits this"])
     other.flush(False)
     sink.discard_leftovers("job")
