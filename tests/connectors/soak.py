@@ -1,4 +1,4 @@
-"""`python -m tests.connectors.soak [--kills N] [--seed S] [--without-spark]`, or `make soak-connectors`.
+"""`python -m tests.connectors.soak [--kills N] [--seed S] [--first-job N] [--without-spark]`; `make soak-connectors`.
 
 Jobs from Kafka to Kafka and to PostgreSQL, and from a table of PostgreSQL to another, one after the other, while
 workers, drivers, broker and database are killed at random moments, until there were N kills. Every job ends by
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import random
 import tempfile
 import time
@@ -30,12 +31,18 @@ from tidegate.datastream.connectors.postgres import PostgresSink
 
 SLOTS = 4
 KILLS_PER_JOB = 8
-HOW = ["to kafka", "append", "upsert", "changes to a table", "killed drivers"]
+JOBS = [
+    *itertools.product(["to kafka", "append", "upsert", "changes to a table"], [1, 2, 4], [False, True]),
+    *[("killed drivers", 2, False)] * 2,
+]
+"""What a job does, its parallelism, and whether its checkpoints are unaligned."""
 
 
-def one_job(spark: Any, broker: Broker, database: Database, rng: random.Random, kills: int) -> Counter[str]:
-    name, how = f"s{uuid.uuid4().hex[:10]}", rng.choice(HOW)
-    parallelism, unaligned = rng.choice([1, 2, 4]), rng.random() < 0.5
+def one_job(
+    spark: Any, broker: Broker, database: Database, rng: random.Random, number: int, kills: int
+) -> Counter[str]:
+    name = f"s{uuid.uuid4().hex[:10]}"
+    how, parallelism, unaligned = JOBS[number % len(JOBS)]
     print(f"{name}: {how}, parallelism {parallelism}, {'unaligned' if unaligned else 'aligned'}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -83,6 +90,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--without-spark", action="store_true")
+    parser.add_argument("--first-job", type=int, default=0, help="of the list of all ways, to go on where a run ended")
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     spark = None
@@ -95,7 +103,7 @@ def main() -> None:
     on_what = processes_for_spark() if spark is None else contextlib.nullcontext()
     with on_what, running_broker() as broker, running_database() as database:
         while sum(total.values()) < arguments.kills:
-            total.update(one_job(spark, broker, database, rng, KILLS_PER_JOB))
+            total.update(one_job(spark, broker, database, rng, arguments.first_job + jobs, KILLS_PER_JOB))
             jobs += 1
             seconds = time.monotonic() - began
             print(f"seed {arguments.seed}: {jobs} jobs exact, killed {dict(total)}, {seconds:.0f} s", flush=True)
