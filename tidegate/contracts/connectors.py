@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from tidegate.common.errors import TidegateError
 from tidegate.contracts.batches import RecordBatch
 
 T = TypeVar("T")
@@ -248,6 +249,10 @@ class SinkWriter(abc.ABC, Generic[T, CommT]):
         """Called once, also after a failure. Must not commit anything."""
 
 
+class CommittableLostError(TidegateError):
+    """What a committable stands for is gone from the outside: no later try can commit it."""
+
+
 class Committer(abc.ABC, Generic[CommT]):
     """Makes committables visible. Runs on a helper thread, so it may block. Must be idempotent: after a crash the same
     committables are committed again."""
@@ -255,7 +260,7 @@ class Committer(abc.ABC, Generic[CommT]):
     @abc.abstractmethod
     def commit(self, committables: list[CommT]) -> list[CommT]:
         """Commit all; return those to be retried later. An exception counts as a failed try of all. A committable is
-        retried with back-off, and the job fails rather than drop one."""
+        retried with back-off, and the job fails rather than drop one; at once after a `CommittableLostError`."""
 
     def close(self) -> None: ...
 

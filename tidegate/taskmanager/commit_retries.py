@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidegate.common.texts import bounded
+from tidegate.contracts.connectors import CommittableLostError
 
 _MAX_PAUSE_MS = 30_000.0
 
@@ -44,7 +45,8 @@ def commit_with_retries(
 ) -> CommitOutcome:
     """Blocks until all is committed or the tries are used up; the pause before a try doubles each time. What a try does
     not give back is committed and is not asked for again; when it raises, nothing of it is taken to be committed.
-    `on_failed_try` is called before every pause: nobody should have to wait for the last try to hear of the first."""
+    `on_failed_try` is called before every pause: nobody should have to wait for the last try to hear of the first.
+    Raises a `CommittableLostError` at once."""
     left = committables
     last_error: BaseException | None = None
     for attempt in range(retries + 1):
@@ -54,6 +56,8 @@ def commit_with_retries(
             time.sleep(pause_ms / 1000)
         try:
             left, last_error = committer.commit(left) or [], None
+        except CommittableLostError:
+            raise
         except Exception as error:
             last_error = error
         if not left:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tidegate.contracts.connectors import CommittableLostError
 from tidegate.taskmanager import commit_retries
 from tidegate.taskmanager.commit_retries import commit_with_retries
 
@@ -48,6 +49,13 @@ def test_a_failed_try_is_told_of_before_the_next_one(pauses):
     assert heard == [
         ("2 committables could not be committed in try 1 of 6, the next one is in 0.1 s: OSError('gone')", 0)
     ]
+
+
+def test_what_is_lost_is_not_tried_again(pauses):
+    committer = Committer([2], CommittableLostError("aborted"))
+    with pytest.raises(CommittableLostError, match="aborted"):
+        commit_with_retries(committer, [1, 2], 5, 100.0, ignore)
+    assert committer.asked == [[1, 2], [2]]
 
 
 def test_a_try_that_raises_commits_nothing(pauses):

@@ -24,6 +24,7 @@ from tidegate.connectors.kafka.settings import (
 from tidegate.connectors.kafka.transactions import EndResult, Fate, KafkaTransaction, TransactionClient
 from tidegate.connectors.kafka.writers import PlainKafkaWriter, RecordProduction, TransactionalKafkaWriter
 from tidegate.contracts.connectors import (
+    CommittableLostError,
     Committer,
     DeliveryGuarantee,
     Sink,
@@ -183,6 +184,10 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         )
 
 
+class TransactionLostError(KafkaError, CommittableLostError):
+    """The broker has aborted a transaction that a complete checkpoint holds."""
+
+
 class KafkaCommitter(Committer[KafkaTransaction]):
     """Ends transactions. One that was committed before a crash is done; one that the broker has aborted is an error."""
 
@@ -220,7 +225,7 @@ class KafkaCommitter(Committer[KafkaTransaction]):
         if self._drop_lost:
             _log.warning("KafkaSink: the broker has aborted %s; its records are lost, as %s allows", what, _LOST)
             return True
-        raise KafkaError(
+        raise TransactionLostError(
             f"KafkaSink: the broker has aborted {what}, which belongs to the checkpoint that this job started from: it "
             f"was not committed within transaction.timeout.ms = {transaction.timeout_ms}, or somebody aborted it. Its "
             "records are not in the topic. Start from an older or a later snapshot, or accept the loss with "

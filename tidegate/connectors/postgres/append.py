@@ -7,6 +7,7 @@ what became of it (`pg_xact_status`): committed before, or rolled back by somebo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
 from tidegate.connectors.postgres.tables import Table, copy_rows, look_up, quoted, rows_of
-from tidegate.contracts.connectors import Committer, SinkContext, SinkWriter
+from tidegate.contracts.connectors import CommittableLostError, Committer, SinkContext, SinkWriter
 
 _WAITING = 8  # transactions of one writer that may wait for their commit before it takes no more records
 _log = logging.getLogger(__name__)
@@ -130,7 +131,16 @@ class AppendWriter(SinkWriter[Any, PreparedTransaction]):
         return len(self._waiting) < _WAITING
 
     def close(self) -> None:
+        copying, self._copying, self._copy = self._copying, None, None
         self._connection.close()
+        if copying is not None:
+            # It raises, since the connection is closed; left to the garbage collector it would do so on standard error.
+            with contextlib.suppress(Exception):
+                copying.__exit__(None, None, None)
+
+
+class PreparedTransactionLostError(PostgresError, CommittableLostError):
+    """Somebody has rolled back what a complete checkpoint holds."""
 
 
 class AppendCommitter(Committer[PreparedTransaction]):
@@ -163,7 +173,7 @@ class AppendCommitter(Committer[PreparedTransaction]):
             "SELECT pg_xact_status(%s::text::xid8)", [str(transaction.number)]
         ).fetchall()
         if status == "aborted":
-            raise PostgresError(
+            raise PreparedTransactionLostError(
                 f"{self._url.connector}, {self._url}: the prepared transaction {transaction.name}, which belongs to "
                 "the checkpoint that this job started from, was rolled back by somebody. Its rows are not in the "
                 "table: start from another snapshot"
