@@ -267,6 +267,7 @@ class TransactionClient:
             **python_settings(self._properties),
             bootstrap_timeout_ms=int(_SECONDS * 1000),
             request_timeout_ms=int(_SECONDS * 1000),
+            reconnect_backoff_max_ms=500,  # half a minute otherwise: a broker that is back would not be noticed
             client_id="tidegate",
         )
 
