@@ -49,9 +49,9 @@ def check_legal(sim: Simulation) -> None:
     check(legal[status], f"the job ended as {status.name}: {sim.ended}")
 
 
-def check_whole(sim: Simulation, metadata: CheckpointMetadata) -> None:
-    """A checkpoint that looks complete to a new driver."""
-    files = getattr(sim.storage, "fake_files", None)
+def check_whole(sim: Simulation, metadata: CheckpointMetadata, storage: Any = None) -> None:
+    """A checkpoint that looks complete to a new driver; `storage`: where it lies, if not where the job has its own."""
+    files = getattr(storage or sim.storage, "fake_files", None)
     if files is not None:
         gone = checkpoint_files(metadata) - files.content.keys()
         check(not gone or sim.faults.damaged, f"checkpoint {metadata.checkpoint_id} looks complete without {gone}")

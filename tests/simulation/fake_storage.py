@@ -151,15 +151,27 @@ class FakeStorage(FileSystemStorage):
         self._deletions = OrderedDeletions()
 
     def folder(self, uri: str) -> FakeFiles:
-        """Of a savepoint: beside the job's own directory."""
+        """Of a savepoint, or of an earlier leader: beside the job's own directory."""
         if uri == self.root:
             return self.fake_files
         if uri not in self._folders:
             self._folders[uri] = FakeFiles()
-            self._folders[uri].mishap = lambda operation, path: (
-                Mishap.NONE if self.fake_files.quiet else self.fake_files.mishap(operation, path)
-            )
+            self._folders[uri].mishap = self._mishap
         return self._folders[uri]
+
+    def _mishap(self, operation: str, path: str) -> Mishap:
+        """Of a folder beside the job's own: as there."""
+        return Mishap.NONE if self.fake_files.quiet else self.fake_files.mishap(operation, path)
+
+    def successor(self, job_id: str) -> FakeStorage:
+        """A directory for the next leader of the job, in the same store."""
+        made = FakeStorage(job_id, self._min_file_size)
+        made.fake_files.mishap = self.fake_files.mishap
+        made.write_delay_ms = self.write_delay_ms
+        made._folders = {**self._folders, self.root: self.fake_files}
+        for files in made._folders.values():
+            files.mishap = made._mishap
+        return made
 
     def files(self) -> Files:
         return self.fake_files

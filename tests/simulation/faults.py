@@ -96,10 +96,13 @@ class FaultPlan:
 
     def _plan_driver_faults(self, within: int) -> None:
         rng, sim = self._rng, self._sim
-        if rng.random() < (0.8 if sim.led else 0.15):
+        if sim.led is not None:
+            for _ in range(rng.choice((0, 1, 1, 2, 3))):
+                self._plan(rng.choice((sim.led.kill, sim.led.freeze)), within)
+        elif rng.random() < 0.15:
             claim = rng.random() < 0.5
             self._plan(lambda: sim.crash_driver(claim), within)
-        elif not sim.led and rng.random() < self.damage_share:
+        elif rng.random() < self.damage_share:
             self._armed.append((rng.randint(1, 4), self._damage))
 
     # ------------------------------------------------------------ strikes
@@ -171,7 +174,7 @@ class FaultPlan:
             target = sim.restarts.new_target() if sim.restarts is not None else ""
         sim.requests[number] = 0
         sim.trace(f"the user asks for a {'savepoint' if savepoint else 'checkpoint'}")
-        sim._master_event(lambda now: sim.master.on_checkpoint_request(number, savepoint, now, target))
+        sim.on_event(lambda now: sim.master.on_checkpoint_request(number, savepoint, now, target))
 
     def request_done(self, number: int, checkpoint_id: int) -> None:
         if number in self._savepoint_requests:

@@ -69,7 +69,7 @@ class Restarts:
         sim.requests[number] = 0
         sim.trace(f"the user stops the job with a savepoint{', drained' if drain else ''}")
         sim.struck["the user stops the job with a savepoint"] += 1
-        sim._master_event(lambda now: sim.master.on_stop_request(number, drain, target, now))
+        sim.on_event(lambda now: sim.master.on_stop_request(number, drain, target, now))
 
     def on_saved(self, request_id: int, checkpoint_id: int, target: str) -> None:
         savepoint = Savepoint(target, checkpoint_id, self._sim.savepoint_attempts[target])

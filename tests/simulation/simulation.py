@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
-from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from tests.simulation import end_checks, outside_world, verify
 from tests.simulation.durations import MANY
 from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.faults import FaultPlan
+from tests.simulation.led_drivers import LedDrivers
 from tests.simulation.local_databases import LocalDatabases
 from tests.simulation.outside_world import BrokenPromise
 from tests.simulation.pools import Event, Life, Pool
@@ -113,9 +113,7 @@ class Simulation(Workers, InstructionCarrier):
         self.doubled = 0
         self._seen_ms = self._started_ms
         self.run_number = 0  # of the driver
-        self.led = scenario.variation is Variation.LED
-        self.record = 0  # led: the newest checkpoint in the job's record; 0: none
-        self.recording: deque[RecordSnapshot] = deque()  # one after the other
+        self.led = LedDrivers(self) if scenario.variation is Variation.LED else None
         self.inherited: set[CheckpointId] = set()  # completed checkpoints that an earlier driver left behind
         self.coordinator: CheckpointCoordinator | None = None
         self.restarts = Restarts(self) if scenario.variation in RESCALED else None
@@ -128,7 +126,7 @@ class Simulation(Workers, InstructionCarrier):
         model: JobFaultTolerance = NoFaultTolerance(initial)
         if scenario.checkpoints is not None and storage is not None:
             highest = storage.highest_checkpoint()
-            epoch = self.run_number + 1 if self.led else 0
+            epoch = 0 if self.led is None else self.run_number + 1
             others = other_checkpoints(storage, initial)
             self.coordinator = CheckpointCoordinator(
                 graph, scenario.checkpoints, storage.root, initial, highest, others=others, epoch=epoch
@@ -191,7 +189,7 @@ class Simulation(Workers, InstructionCarrier):
         assert self.ended is not None
         if self.ended.status is JobStatus.FINISHED or self.storage is None or self.rng.random() < 0.3:
             return False
-        if self.led:  # the record says so: no driver starts it again
+        if self.led is not None:  # the record says so: no driver starts it again
             return False
         if not end_checks.retained_files(self) or (latest := self.latest_checkpoint(self.rng.random() < 0.5)) is None:
             return False
@@ -282,7 +280,7 @@ class Simulation(Workers, InstructionCarrier):
             message = decode_from_slot(payload)
         except ProtocolError as error:
             problem = str(error)
-            self._master_event(lambda now: self.master.on_unreadable(incarnation, problem, False, now))
+            self.on_event(lambda now: self.master.on_unreadable(incarnation, problem, False, now))
             return
         if self.lines is not None and not isinstance(message, SlotHeartbeat):
             self.trace(f"JM <- {type(message).__name__} of attempt {message.attempt}")
@@ -311,6 +309,8 @@ class Simulation(Workers, InstructionCarrier):
 
         def done(error: str | None) -> None:
             self.trace(f"metadata of checkpoint {n}: {error or 'written'}")
+            if self.run_number != by[0]:
+                return  # it was written by a driver that has been followed since: nobody asks for it
             if error is None:
                 self.with_channel_state += bool(metadata.channels)
                 if target:
@@ -319,33 +319,13 @@ class Simulation(Workers, InstructionCarrier):
                     self.attempt_of[n] = by
             if self.ended is None:
                 answer = lambda now: self.master.on_metadata_written(attempt, n, error, now)  # noqa: E731
-                self.later(f"JM learns of the metadata of checkpoint {n}", lambda: self._master_event(answer))
+                self.later(f"JM learns of the metadata of checkpoint {n}", lambda: self.on_event(answer))
 
         self.storage_work.write_metadata(instruction, done)
 
     def record_snapshot(self, instruction: RecordSnapshot) -> None:
-        """The record is written when the scheduler picks it, and the answer comes later again: the driver may die
-        before, in between and after."""
-        self.recording.append(instruction)
-        if len(self.recording) == 1:
-            self.later(f"checkpoint {instruction.checkpoint_id} is recorded", self._write_record)
-
-    def _write_record(self) -> None:
-        instruction = self.recording[0]
-        n, savepoint = instruction.checkpoint_id, instruction.savepoint
-        recorded = savepoint or n > self.record
-        if recorded and not savepoint:
-            self.record = n
-            self.world.completed[n] = self.run_number, instruction.attempt  # whether or not anybody lives to hear of it
-
-        def answer() -> None:
-            self.recording.popleft()
-            if self.recording:
-                following = self.recording[0].checkpoint_id
-                self.later(f"checkpoint {following} is recorded", self._write_record)
-            self._master_event(lambda now: self.master.on_recorded(n, recorded, now))
-
-        self.later(f"JM learns that {n} is recorded", answer)
+        assert self.led is not None
+        self.led.record_snapshot(instruction)
 
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
         self.storage_work.delete_savepoint(instruction)
@@ -357,6 +337,9 @@ class Simulation(Workers, InstructionCarrier):
         self.storage_work.delete_orphans()
 
     def delete_claimed(self, instruction: DeleteClaimed) -> None:
+        if self.led is not None:
+            self.led.delete_claimed(instruction)
+            return
         raise BrokenPromise(f"a checkpoint of another job was claimed, but there is none: {instruction}")
 
     def request_done(self, instruction: CheckpointRequestDone) -> None:
@@ -376,7 +359,7 @@ class Simulation(Workers, InstructionCarrier):
         def look() -> None:
             found = self.discovery.look(instruction)
             answer = lambda now: self.master.on_splits_discovered(attempt, operator_id, found, now)  # noqa: E731
-            self.later(f"JM learns of splits of {operator_id}", lambda: self._master_event(answer))
+            self.later(f"JM learns of splits of {operator_id}", lambda: self.on_event(answer))
 
         self.later(f"the enumerator of {operator_id} looks, driver {driver}", look)
 
@@ -411,7 +394,7 @@ class Simulation(Workers, InstructionCarrier):
         elif isinstance(message, Deploy) and message.restore:
             self.restored.add(message.attempt)
 
-    def _master_event(self, event: Callable[[float], list[Instruction]]) -> None:
+    def on_event(self, event: Callable[[float], list[Instruction]]) -> None:
         if self.ended is None:
             self.carry_out(event(self.now_ms()))
             self._tick_if_due()
@@ -426,11 +409,11 @@ class Simulation(Workers, InstructionCarrier):
         rows = self.collected.setdefault(name, [])
         rows.extend((chunk.subtask, row) for row in pickle.loads(chunk.payload))
         taken = lambda now: self.master.on_results_taken(chunk.operator_id, chunk.subtask, chunk.seq, now)  # noqa: E731
-        self.later("the client takes results", lambda: self._master_event(taken))
+        self.later("the client takes results", lambda: self.on_event(taken))
 
     # ------------------------------------------------------------ gangs and drivers
     def gang_is_over(self, attempt: AttemptNumber, error: str | None) -> None:
-        self._master_event(lambda now: self.master.on_gang_exit(attempt, error, now))
+        self.on_event(lambda now: self.master.on_gang_exit(attempt, error, now))
 
     def crash_driver(self, claim: bool) -> None:
         """The JobManager is gone, and the workers with it. The user starts the job again from the latest checkpoint."""
@@ -439,26 +422,24 @@ class Simulation(Workers, InstructionCarrier):
         self.lose_everything()
         self.start_again(self.latest_checkpoint(claim))
 
-    def lose_everything(self) -> None:
-        """Nothing of this run of the driver will be heard of again, but for some of its workers' last writes."""
+    def lose_everything(self, frozen: bool = False) -> None:
+        """Nothing of this run of the driver will be heard of again, but for some of its workers' last writes; if it was
+        only `frozen`, of more of them."""
         for slot in self.processes.values():
             slot.life = Life.DEAD
         for work in list(self.async_work):
-            if work.outcome is not None or self.rng.random() < 0.7:
+            if work.outcome is not None or self.rng.random() < (0.3 if frozen else 0.7):
                 self.async_work.discard(work)
         for pool in (self.frames, self.control, self.ready, self.helper_pool, self.events):
             pool.clear()
         self.timers.clear()
-        self.recording.clear()
         self.processes, self.gangs = {}, {}
         self.requests.clear()
-        if isinstance(self.storage, FakeStorage):
+        if isinstance(self.storage, FakeStorage) and not frozen:
             self.storage.forget()
 
     def latest_checkpoint(self, claim: bool, ignored: Collection[int] = ()) -> RestorePoint | None:
         assert self.storage is not None
-        if self.led:
-            return self._recorded_checkpoint()
         with self.undisturbed():
             for n in reversed([n for n in self.storage.completed_checkpoints() if n not in ignored]):
                 try:
@@ -471,17 +452,11 @@ class Simulation(Workers, InstructionCarrier):
                     return RestorePoint(metadata, self.storage.root, owned=claim)
         return None
 
-    def _recorded_checkpoint(self) -> RestorePoint | None:
-        """What a driver that takes over starts from, whatever else lies in the storage."""
-        if not self.record:
-            return None
-        with self.undisturbed():
-            metadata = self.storage.read_metadata(CheckpointId(self.record))
-            end_checks.check_whole(self, metadata)
-            return RestorePoint(metadata, self.storage.root, owned=True)
-
     def start_again(self, initial: RestorePoint | None) -> None:
         """A new driver, after `lose_everything`."""
+        if self.led is not None:
+            self.storage = self.led.next_directory()
+            self.worker_storage = self.storage.worker_storage()
         with self.undisturbed():
             self._start_again(initial)
 
@@ -505,7 +480,7 @@ class Simulation(Workers, InstructionCarrier):
         if self.ended is None and self.cancelled_at is None:
             self.cancelled_at = self.clock.now_ms()
             self.struck["the user cancels"] += 1
-        self._master_event(self.master.on_cancel)
+        self.on_event(self.master.on_cancel)
 
     # ------------------------------------------------------------ checks
     def check_invariants(self) -> None:

@@ -79,6 +79,8 @@ class SimStorageThreads:
             sim.struck["a storage thread of the driver hangs"] += 1
             sim.after(any_ms(sim.rng), lambda: sim.helper_pool.add(thread) if thread.work is work else None)
             return
+        if sim.led is not None and sim.led.at_work():
+            return
         sim.trace(work.what)
         sim.helper_pool.discard(thread)
         work.do()
@@ -101,6 +103,9 @@ class SimStorageThreads:
                 thread.work.do()
                 thread.work = None
                 end_checks.check_retained(self._sim)
+
+    def under_way(self) -> list[Work]:
+        return [thread.work for thread in self._threads if thread.work is not None]
 
     @property
     def stuck(self) -> bool:

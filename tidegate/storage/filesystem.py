@@ -151,6 +151,19 @@ class FileSystemStorage:
             return [f"{len(deletion.files) + len(deletion.directories)} files and folders were not deleted: {error}"]
         return self._deletions.delete(self.files(), deletion)
 
+    def delete_checkpoint(self, checkpoint_id: CheckpointId, older: bool) -> list[str]:
+        """With all that only it needs; `older`: and those before it. Only while no task of the job runs. Never raises;
+        returns the problems."""
+        try:
+            before = [n for n in self.completed_checkpoints() if n < checkpoint_id] if older else []
+        except SnapshotError as error:
+            return [f"checkpoint {checkpoint_id} and those before it were not deleted: {error}"]
+        numbers = [*before, checkpoint_id]
+        gone = Deletion(
+            files=[metadata_file(n) for n in numbers], directories=[checkpoint_directory(n) for n in numbers]
+        )
+        return self.delete(gone) + self.delete_orphans()
+
     def delete_orphans(self) -> list[str]:
         """Delete what crashed attempts left behind: directories of checkpoints without metadata, and shared files that
         no completed checkpoint refers to. Only while no task of the job runs. Returns the problems."""
@@ -196,11 +209,6 @@ def delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float, older:
     except (ConfigurationError, SnapshotError) as error:
         return [f"checkpoint {checkpoint_id} in {root}, which this job has claimed, was not deleted: {error}"]
     try:
-        before = [n for n in storage.completed_checkpoints() if n < checkpoint_id] if older else []
-        numbers = [*before, checkpoint_id]
-        gone = Deletion(
-            files=[metadata_file(n) for n in numbers], directories=[checkpoint_directory(n) for n in numbers]
-        )
-        return storage.delete(gone) + storage.delete_orphans()
+        return storage.delete_checkpoint(checkpoint_id, older)
     finally:
         storage.close()

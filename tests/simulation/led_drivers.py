@@ -1,0 +1,126 @@
+"""The variation `led`: a job with high availability. Its drivers are killed, or frozen until another one leads.
+
+Each leader has a directory of its own in the store, and goes on from the checkpoint that the job's record names. A
+leader that was frozen does one more thing when it goes on: what each of its storage threads was in the middle of, with
+the question whether it leads behind it. Everything else that it would do is asked for again, and refused (the record by
+its version, the rest by the lease: `leader_world.py` has both)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tests.simulation import end_checks, verify
+from tests.simulation.fake_storage import FakeStorage
+from tidegate.common.ids import CheckpointId
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.protocol.instructions import DeleteClaimed, RecordSnapshot
+from tidegate.storage.work_queues import Work
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class LedDrivers:
+    """What outlives a driver: the record, the directories. `kill` and `freeze` are struck by the fault plan."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self.record = CheckpointId(0)  # the newest checkpoint in it; 0: none
+        self._recorded_in: FakeStorage = sim.storage  # where that lies
+        self._storages: dict[str, FakeStorage] = {sim.storage.root: sim.storage}
+        self._frozen: set[str] = set()  # the directories whose lock a frozen leader still has
+        self._recording: deque[RecordSnapshot] = deque()  # one after the other
+        self.late = 0  # deeds of leaders that were frozen
+        self._freezes_at_work = False
+
+    # ------------------------------------------------------------ the record
+    def record_snapshot(self, instruction: RecordSnapshot) -> None:
+        """The record is written when the scheduler picks it, and the answer comes later again: the driver may die
+        before, in between and after."""
+        self._recording.append(instruction)
+        if len(self._recording) == 1:
+            self._sim.later(f"checkpoint {instruction.checkpoint_id} is recorded", self._write)
+
+    def _write(self) -> None:
+        sim, instruction = self._sim, self._recording[0]
+        n, savepoint = instruction.checkpoint_id, instruction.savepoint
+        recorded = savepoint or n > self.record
+        if recorded and not savepoint:
+            self.record, self._recorded_in = n, sim.storage
+            sim.world.completed[n] = sim.run_number, instruction.attempt  # whether or not anybody lives to hear of it
+
+        def answer() -> None:
+            self._recording.popleft()
+            if self._recording:
+                sim.later(f"checkpoint {self._recording[0].checkpoint_id} is recorded", self._write)
+            sim.on_event(lambda now: sim.master.on_recorded(n, recorded, now))
+
+        sim.later(f"JM learns that {n} is recorded", answer)
+
+    def recorded(self) -> RestorePoint | None:
+        """What a driver that takes over starts from, whatever else lies in the storage."""
+        if not self.record:
+            return None
+        with self._sim.undisturbed():
+            metadata = self._recorded_in.read_metadata(self.record)
+            end_checks.check_whole(self._sim, metadata, self._recorded_in)
+            return RestorePoint(metadata, self._recorded_in.root, owned=True)
+
+    # ------------------------------------------------------------ the next driver
+    def kill(self) -> None:
+        self._sim.trace("the driver is killed")
+        self._sim.struck["the driver is killed"] += 1
+        self._follow(frozen=False)
+
+    def freeze(self) -> None:
+        """At once, or when one of its storage threads next has something to do."""
+        if self._sim.rng.random() < 0.3:
+            self._freeze()
+        else:
+            self._freezes_at_work = True
+
+    def at_work(self) -> bool:
+        """A storage thread of the driver is about to do something. True: it is frozen before it has."""
+        if not self._freezes_at_work or self._sim.calm or self._sim.ended is not None:
+            return False
+        self._freezes_at_work = False
+        self._freeze()
+        return True
+
+    def _freeze(self) -> None:
+        """For longer than its lease: another driver leads when it goes on."""
+        sim, before = self._sim, self._sim.storage
+        sim.trace("the driver freezes")
+        sim.struck["the driver freezes"] += 1
+        self._frozen.add(before.root)
+        under_way = sim.storage_threads.under_way()
+        self._follow(frozen=True)
+        for work in under_way:
+            if sim.rng.random() < 0.8:
+                sim.later(f"the driver that was frozen goes on: {work.what}", lambda work=work: self._late(work))
+        sim.later("the driver that was frozen has left", lambda: self._frozen.discard(before.root))
+
+    def _follow(self, frozen: bool) -> None:
+        self._recording.clear()  # what was not written will be refused: the record has another epoch by then
+        self._sim.lose_everything(frozen)
+        self._sim.start_again(self.recorded())
+
+    def next_directory(self) -> FakeStorage:
+        made = self._sim.storage.successor(f"job-e{self._sim.run_number + 2}")
+        self._storages[made.root] = made
+        return made
+
+    def _late(self, work: Work) -> None:
+        self.late += 1
+        work.do()
+        if self._sim.ended is None:
+            self.recorded()
+
+    def delete_claimed(self, instruction: DeleteClaimed) -> None:
+        sim, n, older = self._sim, instruction.checkpoint_id, instruction.older
+        verify.check(instruction.root != sim.storage.root, f"a leader's own checkpoint {n} counts as claimed")
+        verify.check(older, f"checkpoint {n} is not known as that of an earlier leader")
+        if instruction.root not in self._frozen:
+            storage, what = self._storages[instruction.root], f"deleting checkpoint {n} of an earlier leader"
+            sim.storage_threads.delete(what, lambda: storage.delete_checkpoint(n, older), [])
