@@ -4,12 +4,13 @@ python -m tests.spark.ha_driver FOLDER RECORDS PER_SECOND
 
 All that it writes is below FOLDER: `checkpoints`, `out`, and `drivers/<pid>.json` once it leads. Settings come from
 TIDEGATE_RUN_DEFAULTS, as `tidegate run` gives them. OTHER_MACHINE=1: as if it ran on a machine of its own, so that
-nobody sees whether the process is alive.
+nobody sees whether the process is alive. CHECKPOINTS: where they lie instead.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -39,10 +40,14 @@ class NoteFirst(MapFunction):
 
 
 def main(folder: Path, records: int, per_second: float) -> None:
+    logging.basicConfig(format="%(created).3f %(message)s")
+    logging.getLogger("tidegate.jobmanager").setLevel(logging.INFO)
     if os.environ.get("OTHER_MACHINE"):
         keeper.this_machine = lambda: uuid.uuid4().hex
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
-    with_checkpoints(env, folder / "checkpoints", interval_ms=200)
+    with_checkpoints(env, None, interval_ms=200)
+    place = os.environ.get("CHECKPOINTS", str(folder / "checkpoints"))
+    env.get_checkpoint_config().set_checkpoint_storage_dir(place)
     drivers = folder / "drivers"
     drivers.mkdir(exist_ok=True)
     stream = counted(env, records, per_second, before=NoteFirst(drivers))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 class Driver:
-    """`python -m tests.spark.ha_driver` in `folder`."""
+    """`python -m tests.spark.ha_driver` in `folder`. `supervised`: by a shell that starts it again as long as it does
+    not end with code 0."""
 
     def __init__(
         self,
@@ -40,13 +43,17 @@ class Driver:
         *,
         standby: bool = False,
         other_machine: bool = False,
+        supervised: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         given = {**configuration, "tidegate.high-availability.standby": standby}
-        more = {VARIABLE: json.dumps(given), **({"OTHER_MACHINE": "1"} if other_machine else {})}
+        more = {VARIABLE: json.dumps(given), **({"OTHER_MACHINE": "1"} if other_machine else {}), **(variables or {})}
         self._log = open(folder / f"driver-{time.monotonic_ns()}.log", "w+")  # noqa: SIM115
+        program = [sys.executable, "-m", "tests.spark.ha_driver", str(folder), str(records), str(per_second)]
+        loop = ["bash", "-c", f"until {shlex.join(program)}; do sleep 0.2; done"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.ha_driver", str(folder), str(records), str(per_second)],
+            loop if supervised else program,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,

@@ -1,13 +1,13 @@
 """How long a takeover takes: from SIGKILL of the leading driver to the first record in the standby's workers.
 
-python -m tests.spark.ha_measure [ROUNDS] [--zookeeper]      prints a line per round and kind
+python -m tests.spark.ha_measure [ROUNDS] [--zookeeper] [--only same|other]     prints what happened when, per round
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,6 +32,11 @@ def measure(folder: Path, configuration: dict[str, Any], other_machine: bool) ->
         later: float = until(
             lambda: next((t for t in first_records(folder) if t > killed), None), "a record of the standby", 60
         )
+        for line in drivers[1].output.splitlines():
+            at, _, what = line.partition(" ")
+            if at.count(".") == 1 and at.replace(".", "").isdigit() and float(at) > killed:
+                print(f"  {float(at) - killed:6.2f} {what[:140]}")
+        print(f"  {later - killed:6.2f} the first record")
         return later - killed
     finally:
         for driver in drivers:
@@ -39,20 +44,27 @@ def measure(folder: Path, configuration: dict[str, Any], other_machine: bool) ->
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 3
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rounds", type=int, nargs="?", default=3)
+    parser.add_argument("--zookeeper", action="store_true", help="the lease is in ZooKeeper, not in files")
+    parser.add_argument("--only", choices=("same", "other"), help="drivers that see each other's processes, or do not")
+    arguments = parser.parse_args()
     for other_machine in (False, True):
+        if arguments.only == ("same" if other_machine else "other"):
+            continue
         found = []
-        for _ in range(rounds):
+        for _ in range(arguments.rounds):
             with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
                 folder = Path(name)
                 configuration = settings(folder)
-                if "--zookeeper" in sys.argv:
+                if arguments.zookeeper:
                     server = stack.enter_context(zookeeper(folder / "zookeeper"))
                     configuration["high-availability.type"] = "zookeeper"
                     configuration["high-availability.zookeeper.quorum"] = server.quorum
                 found.append(measure(folder, configuration, other_machine))
                 print(f"{'as of another machine' if other_machine else 'same machine'}: {found[-1]:.2f} s", flush=True)
-        print(f"  median {statistics.median(found):.2f} s, worst {max(found):.2f} s of {rounds}", flush=True)
+        worst = f"worst {max(found):.2f} s of {len(found)}"
+        print(f"  median {statistics.median(found):.2f} s, {worst}", flush=True)
 
 
 if __name__ == "__main__":

@@ -189,7 +189,8 @@ def test_release_does_not_wait_for_a_store_that_hangs(make_store):
     stalling.open.set()
 
 
-def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(tmp_path):
+@pytest.mark.parametrize("asked_for", [True, False], ids=["gone", "zombie"])
+def test_a_process_of_this_machine_that_is_dead_is_not_waited_for(tmp_path, asked_for):
     script = f"""
 from tidegate.storage.leases.keeper import LeaseKeeper
 from tidegate.storage.leases.cells import FileCell
@@ -201,13 +202,18 @@ print(keeper.wait(10), flush=True)
 os.kill(os.getpid(), 9)
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert "HELD" in done.stdout
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "HELD" in process.stdout.read()
+    if asked_for:
+        process.wait()
     keeper = LeaseKeeper(FileCell(StorageLocation.parse(str(tmp_path)), "_lock"))  # a lease of 15 s
     keeper.start()
     assert keeper.wait(8) is Waited.HELD
     assert keeper.epoch == 2
     keeper.release()
+    process.stdout.close()
+    process.wait()
 
 
 # ---------------------------------------------------------------- the lock of a job

@@ -162,4 +162,14 @@ def _is_dead(rival: LeaseRecord) -> bool:
         return True
     except OSError:
         return False
-    return False
+    return _is_zombie(rival.pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether the process has ended and its parent has not asked how. One thread that is left would still be alive."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b") ")[2][:1]
+        return state == b"Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except OSError:
+        return False
