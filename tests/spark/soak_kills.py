@@ -1,8 +1,9 @@
-"""Real faults without end: `python -m tests.spark.soak_kills [--minutes M] [--faults N] [--seed S]`.
+"""Real faults without end: `python -m tests.spark.soak_kills [--minutes M] [--faults N] [--seed S] [--first N]`.
 
 Takes the jobs of `chaos_jobs/soak_job.py` in turn, with both backends, aligned and unaligned, and puts each under
-`tidegate chaos`. Prints a line for each round and a table at the end; ends with 1 when a guarantee was broken, and with
-the command that repeats it.
+`tidegate chaos`: most with recorders for sinks, some with their own (files, and Kafka and PostgreSQL where they are to
+be had). Prints a line for each round and a table at the end; ends with 1 when a guarantee was broken, and with the
+command that repeats it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tidegate.chaos.comparison import Verdict, compare, ordered_sinks
+from tests.spark.chaos_jobs.soak_job import RECORDS
+from tests.spark.soak_targets import Targets
+from tidegate.chaos.comparison import SinkVerdict, Verdict, compare, ordered_sinks
 from tidegate.chaos.draws import KINDS
 from tidegate.chaos.rounds import Rounds, Wishes
 
@@ -27,8 +30,9 @@ JOBS = ("timers", "windows", "joins", "broadcast", "async", "sliding")
 
 
 class Soak:
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, targets: Targets) -> None:
         self._arguments = arguments
+        self._targets = targets
         self._began = time.monotonic()
         self.faults: Counter[str] = Counter()
         self.rounds: Counter[tuple[str, str, str]] = Counter()
@@ -43,31 +47,38 @@ class Soak:
 
     def run(self) -> None:
         draw = random.Random(self._arguments.seed)
-        for job in itertools.cycle(itertools.product(JOBS, ("hashmap", "rocksdb"), ("aligned", "unaligned"))):
+        jobs = list(itertools.product((*JOBS, *self._targets.kinds), ("hashmap", "rocksdb"), ("aligned", "unaligned")))
+        for job in itertools.islice(itertools.cycle(jobs), self._arguments.first % len(jobs), None):
             if self.over:
                 return
             self._job(job, draw.randrange(2**31))
 
     def _job(self, job: tuple[str, str, str], seed: int) -> None:
+        own_target = job[0] in self._targets.kinds
         wishes = Wishes(
             program=JOB,
             arguments=job,
             rounds=self._arguments.rounds,
             seed=seed,
-            every_s=1.5,
+            every_s=self._arguments.every,
             faults_per_round=self._arguments.per_round,
             stretch_s=self._arguments.stretch,
+            keep_sinks=own_target,
+            settings=(("heartbeat.timeout", "2 s"),),  # workers are frozen for longer than that
         )
         folder = tempfile.mkdtemp(prefix="tidegate-soak-")
         try:
+            for name in ("undisturbed-1", *(f"round-{n + 1}" for n in range(wishes.rounds))):
+                self._targets.make(job[0], f"{folder}/{name}")
             rounds = Rounds(wishes, folder)
-            first, second = rounds.undisturbed()
-            if not compare(first, second).held:
-                self.broken.append(f"{' '.join(job)}: two undisturbed runs differ")
-                return
-            ordered = ordered_sinks(first, second)
+            expected = rounds.measured()
+            ordered = ordered_sinks(expected, expected)
             for run in rounds.disturbed():
-                self._count(job, seed, compare(second, run, ordered))
+                verdict = compare(expected, run, ordered)
+                if own_target and run.ended:
+                    lost, doubled = self._targets.lost_and_doubled(job[0], run.folder)
+                    verdict.sinks.append(SinkVerdict(job[0], "exactly once", RECORDS, lost, doubled))
+                self._count(job, seed, verdict)
                 if self.over:
                     return
         finally:
@@ -82,11 +93,14 @@ class Soak:
         word = "held" if verdict.held else "BROKEN"
         if not verdict.held:
             number = verdict.run.name.removeprefix("round ")
-            why = verdict.run.problem or "; ".join(e for s in verdict.sinks for e in s.examples) or verdict.state
-            self.broken.append(
-                f"tidegate chaos --seed {seed} --round {number} --every 1.5 --faults-per-round "
-                f"{self._arguments.per_round} --stretch {self._arguments.stretch} {JOB} {' '.join(job)}: {why}"
-            )
+            examples = [
+                e for s in verdict.sinks for e in s.examples or [f"{s.name}: lost {s.lost}, doubled {s.doubled}"]
+            ]
+            why = verdict.run.problem or "; ".join([*examples, *verdict.state])
+            given = self._arguments
+            limits = f"--every {given.every} --faults-per-round {given.per_round} --stretch {given.stretch}"
+            self.broken.append(f"tidegate chaos --seed {seed} --round {number} {limits} {JOB} {' '.join(job)}: {why}")
+            print(f"BROKEN: {self.broken[-1]}", flush=True)
         print(
             f"{' '.join(job)}: {word}, {len(verdict.run.faults)} faults in {verdict.run.seconds:.0f} s; "
             f"in all {self.faults.total()} faults, lost {self.sums['lost']}, doubled {self.sums['doubled']}",
@@ -109,14 +123,17 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=sys.maxsize, help="stop after so many")
     parser.add_argument("--per-round", type=int, default=15, help="faults of a round, at most")
     parser.add_argument("--rounds", type=int, default=2, help="of each job before the next one's turn")
+    parser.add_argument("--every", type=float, default=1.5, help="seconds between two faults, on average")
+    parser.add_argument("--first", type=int, default=0, help="the place in the list of the job to begin with")
     parser.add_argument("--stretch", type=float, default=25.0, help="seconds that an undisturbed run lasts")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}")
-    soak = Soak(arguments)
-    with contextlib.suppress(KeyboardInterrupt):
-        soak.run()
-    soak.table()
+    print(f"seed {arguments.seed}", flush=True)
+    with Targets() as targets:
+        soak = Soak(arguments, targets)
+        with contextlib.suppress(KeyboardInterrupt):
+            soak.run()
+        soak.table()
     return 1 if soak.broken else 0
 
 

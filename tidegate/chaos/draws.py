@@ -17,10 +17,12 @@ WORKER_KINDS = {
     "commit": "commits that fail for a while",
 }
 DRIVER_KINDS = {
-    "driver": "SIGKILL of the driver; started again from its last checkpoint",
+    "driver": "SIGKILL of the driver; started again, it goes on from its newest checkpoint",
     "rescale": "stopped with a savepoint, started with another parallelism",
 }
 KINDS = {**WORKER_KINDS, **DRIVER_KINDS}
+_DEADLY = ("kill", "freeze")  # no attempt goes on after these; it may after the others
+_MOST_OF_AN_ATTEMPT = 6
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,25 @@ class DriverFault:
     choice: float
 
 
-def worker_fault(segment: Segment, attempt: int, slots: int) -> WorkerFault | None:
-    """The one fault of an attempt; None: it is left alone."""
+def worker_faults(segment: Segment, attempt: int, slots: int) -> tuple[WorkerFault, ...]:
+    """Those of an attempt, one after the other; (): it is left alone. One that ends the attempt is the last."""
+    if attempt >= segment.faults_left:
+        return ()
+    before = sum(len(_of_attempt(segment, earlier, slots)) for earlier in range(attempt))
+    return _of_attempt(segment, attempt, slots)[: max(0, segment.faults_left - before)]
+
+
+def _of_attempt(segment: Segment, attempt: int, slots: int) -> tuple[WorkerFault, ...]:
     kinds = [kind for kind in segment.kinds if kind in WORKER_KINDS]
-    if not kinds or attempt >= segment.faults_left:
-        return None
     draw = random.Random(f"{segment.seed}/{segment.number}/{attempt}")
-    return WorkerFault(
-        kind=draw.choice(kinds),
-        slot=draw.randrange(slots),
-        after_s=_moment(draw, segment.every_s),
-        length=draw.uniform(1.2, 2.5),
-        choice=draw.random(),
-    )
+    faults: list[WorkerFault] = []
+    begins = 0.0
+    while kinds and len(faults) < _MOST_OF_AN_ATTEMPT and (not faults or faults[-1].kind not in _DEADLY):
+        kind, slot = draw.choice(kinds), draw.randrange(slots)
+        begins += _moment(draw, segment.every_s)
+        faults.append(WorkerFault(kind, slot, after_s=begins, length=draw.uniform(1.2, 2.5), choice=draw.random()))
+        begins += faults[-1].length
+    return tuple(faults)
 
 
 def driver_fault(segment: Segment) -> DriverFault | None:

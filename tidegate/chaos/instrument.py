@@ -1,4 +1,4 @@
-"""What chaos puts into the workers and the storage of a job: slowed sources, and the fault of each attempt."""
+"""What chaos puts into the workers and the storage of a job: slowed sources, and the faults of each attempt."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tidegate.chaos.attributes import watch_attributes
-from tidegate.chaos.draws import WorkerFault, worker_fault
+from tidegate.chaos.draws import WorkerFault, worker_faults
 from tidegate.chaos.segment import Segment, note_fault
 from tidegate.chaos.storage_faults import WAYS, BadTime, ChaosStorage, FaultyWorkerStorage
 from tidegate.common.ids import AttemptNumber, SlotIndex
@@ -37,6 +37,8 @@ class InjectedFault(Exception):
 class ChaosInstrument(Instrument):
     """`heartbeat_timeout_s` is the job's, `targets` the ids of the operators in which exceptions may be raised."""
 
+    _of_this_worker: ClassVar[ChaosInstrument | None] = None  # the latest: Spark uses a process again
+
     def __init__(self, segment: Segment, slots: int, heartbeat_timeout_s: float, targets: tuple[str, ...]) -> None:
         self._segment = segment
         self._slots = slots
@@ -44,7 +46,7 @@ class ChaosInstrument(Instrument):
         self._targets = targets
         self._slot = SlotIndex(-1)
         self._attempt = AttemptNumber(-1)
-        self._fault: WorkerFault | None = None  # of this worker in this attempt
+        self._faults: list[WorkerFault] = []  # of this worker in this attempt
         self._began = 0.0
         self._ports: set[int] = set()  # of all data sockets of the attempt
 
@@ -70,24 +72,21 @@ class ChaosInstrument(Instrument):
         self._slot, self._attempt = slot, attempt
         self._ports = {int(port) for _, _, port in (a.rpartition(":") for a in addresses) if port.isdigit()}
         self._began = time.monotonic()
-        fault = worker_fault(self._segment, attempt, self._slots)
-        if fault is None or fault.slot != slot:
-            return
-        self._fault = fault
-        strike: dict[str, Callable[[], None]] = {"kill": self._kill, "freeze": self._freeze, "cut": self._cut}
-        if fault.kind in strike:
-            timer = threading.Timer(fault.after_s, strike[fault.kind])
-            timer.daemon = True
-            timer.start()
+        self._faults = [f for f in worker_faults(self._segment, attempt, self._slots) if f.slot == slot]
+        ChaosInstrument._of_this_worker = self
+        for fault in self._faults:
+            if fault.kind in ("kill", "freeze", "cut"):
+                timer = threading.Timer(fault.after_s, self._strike, (fault,))
+                timer.daemon = True
+                timer.start()
 
     def worker_storage(self, storage: WorkerStorage) -> WorkerStorage:
-        fault = self._fault
-        if fault is None or fault.kind != "storage":
-            return storage
-        way = WAYS[int(fault.choice * len(WAYS))]
-        begins = self._began + fault.after_s
-        bad_time = BadTime(begins, begins + fault.length, way, lambda: self._note(f"snapshots: storage {way}"))
-        return FaultyWorkerStorage(storage, bad_time)
+        for fault in self._faults:
+            if fault.kind == "storage":
+                way = WAYS[int(fault.choice * len(WAYS))]
+                faulty: Any = FaultyWorkerStorage(storage, self._bad_time(fault, way, f"snapshots: storage {way}"))
+                storage = faulty
+        return storage
 
     def operator_made(self, operator: Operator) -> None:
         rate = self._segment.rates.get(operator.node.operator_id)
@@ -95,42 +94,45 @@ class ChaosInstrument(Instrument):
             slow_down(operator, rate)
         if isinstance(operator, FunctionOperator) and not self._segment.kinds:
             watch_attributes(operator, self._segment.folder)
-        fault = self._fault
         spec = operator.node.spec
-        if fault is not None and fault.kind == "commit" and isinstance(spec, SinkSpec):
-            self._fail_commits(spec.sink, fault)
-        if fault is None or fault.kind != "exception" or not self._targets:
-            return
-        if operator.node.operator_id == self._targets[int(fault.choice * len(self._targets))]:
-            self._raise_in(operator, fault)
+        for fault in self._faults:
+            if fault.kind == "commit" and isinstance(spec, SinkSpec):
+                self._fail_commits(spec.sink, fault)
+            elif fault.kind == "exception" and operator.node.operator_id == self._target(fault):
+                self._raise_in(operator, fault)
+
+    def _target(self, fault: WorkerFault) -> str | None:
+        return self._targets[int(fault.choice * len(self._targets))] if self._targets else None
 
     # ------------------------------------------------------------ faults
-    def _kill(self) -> None:
-        self._note(f"SIGKILL of the worker of slot {self._slot}")
+    def _strike(self, fault: WorkerFault) -> None:
+        """Unless the attempt is over, and its worker has gone on to the next one."""
+        if ChaosInstrument._of_this_worker is self:
+            {"kill": self._kill, "freeze": self._freeze, "cut": self._cut}[fault.kind](fault)
+
+    def _kill(self, fault: WorkerFault) -> None:
+        self._note(fault, f"SIGKILL of the worker of slot {self._slot}")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _freeze(self) -> None:
-        fault = self._fault
-        if fault is None:
-            return
+    def _freeze(self, fault: WorkerFault) -> None:
         seconds = fault.length * self._heartbeat_timeout_s
-        self._note(f"SIGSTOP of the worker of slot {self._slot} for {seconds:.1f} s")
+        self._note(fault, f"SIGSTOP of the worker of slot {self._slot} for {seconds:.1f} s")
         subprocess.Popen(  # a stopped process cannot wake itself
             ["/bin/sh", "-c", f"sleep {seconds:.2f}; kill -CONT {os.getpid()} 2>/dev/null"], start_new_session=True
         )
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _cut(self) -> None:
+    def _cut(self, fault: WorkerFault) -> None:
         cut = cut_connections(self._ports)
         if cut:
-            self._note(f"{cut} connections of slot {self._slot} were cut")
+            self._note(fault, f"{cut} connections of slot {self._slot} were cut")
 
     def _raise_in(self, operator: Operator, fault: WorkerFault) -> None:
         """Before a record in the middle of the first batch after the moment; in a source between two batches."""
         due = self._began + fault.after_s
 
         def error() -> InjectedFault:
-            self._note(f"an exception in '{operator.name}', subtask {operator.context.subtask}")
+            self._note(fault, f"an exception in '{operator.name}', subtask {operator.context.subtask}")
             return InjectedFault(f"'{operator.name}' fails here because tidegate chaos wants it to")
 
         def failing(process: Callable[[RecordBatch], None]) -> Callable[[RecordBatch], None]:
@@ -159,8 +161,7 @@ class ChaosInstrument(Instrument):
             operator.process_second = failing(operator.process_second)  # type: ignore[method-assign, assignment]
 
     def _fail_commits(self, sink: Sink[Any, Any], fault: WorkerFault) -> None:
-        begins = self._began + fault.after_s
-        bad_time = BadTime(begins, begins + fault.length, "fails", lambda: self._note("commits fail"))
+        bad_time = self._bad_time(fault, "fails", "commits fail")
         create = sink.create_committer
 
         def create_committer() -> Committer[Any] | None:
@@ -169,9 +170,12 @@ class ChaosInstrument(Instrument):
 
         object.__setattr__(sink, "create_committer", create_committer)  # this worker's copy of it
 
-    def _note(self, detail: str) -> None:
-        kind = self._fault.kind if self._fault is not None else ""
-        note_fault(self._segment.folder, kind, where=f"slot {self._slot}", attempt=self._attempt, detail=detail)
+    def _bad_time(self, fault: WorkerFault, way: str, detail: str) -> BadTime:
+        begins = self._began + fault.after_s
+        return BadTime(begins, begins + fault.length, way, lambda: self._note(fault, detail))
+
+    def _note(self, fault: WorkerFault, detail: str) -> None:
+        note_fault(self._segment.folder, fault.kind, where=f"slot {self._slot}", attempt=self._attempt, detail=detail)
 
 
 class FailingCommits(Committer[Any]):

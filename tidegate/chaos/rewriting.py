@@ -13,6 +13,7 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import TidegateError
 from tidegate.common.ids import OperatorId
+from tidegate.connectors.record_cache import CacheSink
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.contracts.connectors import Boundedness, DeliveryGuarantee, Sink
 from tidegate.graph.boundedness import unbounded_sources
@@ -71,6 +72,12 @@ def _check(graph: JobGraph, segment: Segment) -> None:
     sinks = [n for v in graph.vertices for n in v.operators if isinstance(n.spec, (SinkSpec, SinkFunctionSpec))]
     if not sinks:
         raise ChaosError("the job has no sink, so there is nothing to compare: add one, print() will do")
+    for node in sinks:
+        if isinstance(getattr(node.spec, "sink", None), CacheSink) and not segment.keep_sinks:
+            raise ChaosError(
+                f"the sink '{node.name}' cannot be replaced by a recorder: it is what cache() stores, and the program "
+                "reads it again. Leave cache() out, or use --keep-sinks"
+            )
 
 
 def _settings(given: Configuration, segment: Segment, notes: list[str]) -> Configuration:
@@ -107,7 +114,21 @@ def _settings(given: Configuration, segment: Segment, notes: list[str]) -> Confi
         put(options.RECOVERY_CLAIM_MODE, "NO_CLAIM")
     for key, text in segment.settings.items():
         configuration.set_string(key, text)
+    _lead(configuration, segment, notes)
     return configuration
+
+
+def _lead(configuration: Configuration, segment: Segment, notes: list[str]) -> None:
+    """A driver that was killed is started again and goes on as the same job. The program's own cluster id, if it has
+    one, is not touched: a job that runs for real may have it."""
+    if options.read(configuration, options.HA_TYPE) != "NONE":
+        notes.append(
+            "high availability is chaos' own, in the folder of the round: the program's cluster id is not used"
+        )
+    configuration.set(options.HA_TYPE, "filesystem")
+    configuration.set(options.HA_STORAGE_DIR, segment.leases)
+    configuration.set(options.HA_CLUSTER_ID, f"from-segment-{segment.job_since}")
+    configuration.set(options.HA_STANDBY, False)
 
 
 def _operators(graph: JobGraph, segment: Segment, exactly_once: bool) -> tuple[OperatorSeen, ...]:

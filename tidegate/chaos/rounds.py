@@ -20,8 +20,9 @@ from tidegate.chaos.child import NOT_FOR_CHAOS
 from tidegate.chaos.draws import KINDS
 from tidegate.chaos.recording import totals
 from tidegate.chaos.rewriting import ChaosError
-from tidegate.chaos.segment import VARIABLE, Segment, SegmentResult, faults_of, problem_of, read_result
+from tidegate.chaos.segment import FOLDER, VARIABLE, Segment, SegmentResult, faults_of, problem_of, read_result
 from tidegate.chaos.sources import measured_limits
+from tidegate.common.job_status import JobStatus
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 
 _MOST_SEGMENTS = 20  # of a round: then its driver is left alone
@@ -67,7 +68,8 @@ class Run:
 
 
 class Rounds:
-    """`undisturbed` first, then `disturbed`. Raises ChaosError when the program cannot be put under chaos at all."""
+    """`undisturbed` (or `measured`) first, then `disturbed`. Raises ChaosError when the program cannot be put under
+    chaos at all."""
 
     def __init__(self, wishes: Wishes, folder: str) -> None:
         self._wishes = wishes
@@ -80,12 +82,16 @@ class Rounds:
 
     def undisturbed(self) -> list[Run]:
         """Two runs that ought to be equal. The first is measured, the second is slowed down as all others are."""
+        return [self.measured(), self._undisturbed("undisturbed 2")]
+
+    def measured(self) -> Run:
+        """The first of them alone: for a program that is known to give the same in every run."""
         first = self._undisturbed("undisturbed 1")
         if self._duration_s is not None:
             self._limits = measured_limits(first.folder)
             self._duration_s = None
         self._rates = self._rates_of(first)
-        return [first, self._undisturbed("undisturbed 2")]
+        return first
 
     def _undisturbed(self, name: str) -> Run:
         run = self._run(name, Segment(folder="", order_by=self._wishes.order_by), 3600.0)
@@ -142,6 +148,7 @@ class Rounds:
             "settings": dict(wishes.settings),
         }
         segment = _with(segment, changes)
+        os.makedirs(segment.leases)
         while True:
             code, output = self._start(segment, began + seconds - time.monotonic())
             result = read_result(folder, segment.number)
@@ -172,25 +179,30 @@ class Rounds:
     ) -> Segment | None:
         """How the round goes on after its driver was killed or its job was stopped; None: it is over."""
         killed = code == -signal.SIGKILL
-        if not killed and (result is None or result.savepoint is None):
+        deposed = result is not None and result.status == JobStatus.SUSPENDED.name  # too slow to renew its lease
+        stopped = not killed and result is not None and result.savepoint is not None
+        if not (killed or deposed or stopped):
             return None
         most = segment.faults_left if segment.number + 1 < _MOST_SEGMENTS else 0
         changes: dict[str, object] = {
             "number": segment.number + 1,
             "faults_left": max(0, most - max(1, faults - segment.number)),
         }
-        if result is not None and result.savepoint is not None and not killed:
+        if stopped:
+            assert result is not None
             now = segment.parallelism or result.scalable
             choices = [p for p in range(1, result.scalable + 2) if p != now]
-            changes |= {"restore": result.savepoint, "parallelism": draw.choice(choices)}
-        elif result is not None:
-            changes["restore"] = _latest_checkpoint(segment.folder, result.job_id) or segment.restore
+            changes |= {
+                "restore": result.savepoint,
+                "parallelism": draw.choice(choices),
+                "job_since": segment.number + 1,
+            }
         return _with(segment, changes)
 
     def _start(self, segment: Segment, seconds: float) -> tuple[int | None, str]:
         """The exit code (None: it had to be killed) and what the program has printed last."""
         log = Path(segment.folder) / f"output-{segment.number}.log"
-        environment = {**os.environ, VARIABLE: str(segment.write())}
+        environment = {**os.environ, VARIABLE: str(segment.write()), FOLDER: segment.folder}
         command = [sys.executable, "-m", "tidegate.chaos.child", self._wishes.program, *self._wishes.arguments]
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -212,19 +224,18 @@ def _with(segment: Segment, changes: dict[str, object]) -> Segment:
     return msgspec.structs.replace(segment, **changes)
 
 
-def _latest_checkpoint(folder: str, job_id: str) -> str | None:
-    directory = Path(folder) / "checkpoints" / job_id
-    found = []
-    for one in directory.iterdir() if directory.exists() else ():
-        number = checkpoint_of_directory(one.name)
-        if number is not None and (one / METADATA_NAME).exists():
-            found.append((number, str(one)))
-    return max(found)[1] if found else None
-
-
 def latest_state(run: Run) -> str | None:
     """The last checkpoint of a run's last job, which chaos keeps: the state at the end."""
-    return _latest_checkpoint(run.folder, run.segments[-1].job_id) if run.segments else None
+    if not run.segments:
+        return None
+    found = []
+    for directory in (Path(run.folder) / "checkpoints").glob(f"{run.segments[-1].job_id}*"):
+        _, _, epoch = directory.name.partition("-e")
+        for one in directory.iterdir():
+            number = checkpoint_of_directory(one.name)
+            if number is not None and (one / METADATA_NAME).exists():
+                found.append((int(epoch or 0), number, str(one)))
+    return max(found)[2] if found else None
 
 
 def _why(code: int, result: SegmentResult | None, output: str) -> str:
@@ -237,9 +248,7 @@ def _why(code: int, result: SegmentResult | None, output: str) -> str:
 
 def _verify(command: str, folder: str) -> str | None:
     """None: the user's command is content."""
-    ran = subprocess.run(
-        command, shell=True, env={**os.environ, "TIDEGATE_CHAOS_FOLDER": folder}, capture_output=True, text=True
-    )
+    ran = subprocess.run(command, shell=True, env={**os.environ, FOLDER: folder}, capture_output=True, text=True)
     if ran.returncode == 0:
         return None
     return f"{command} ended with {ran.returncode}: {json.dumps((ran.stdout + ran.stderr).strip()[-500:])}"

@@ -13,6 +13,9 @@ import msgspec
 
 VARIABLE = "TIDEGATE_CHAOS_SEGMENT"
 """Environment variable of the child: the file with its `Segment`."""
+FOLDER = "TIDEGATE_CHAOS_FOLDER"
+"""Environment variable of the program and of `--verify`: the folder of this run or round, the same for both, and for a
+program that is started again."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +27,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()  # of faults
     every_s: float = 2.0  # mean time between two faults
     faults_left: int = 0  # that this segment may still have
-    restore: str | None = None  # a checkpoint or savepoint to start from
+    job_since: int = 0  # the segment in which the job began that this one goes on with: a rescale begins another
+    restore: str | None = None  # the savepoint that the job began from
     parallelism: int | None = None  # of what runs in parallel; None: as the program has it
     keep_sinks: bool = False
     order_by: str = "auto"  # the field whose records have an order; "none": nothing has
@@ -33,6 +37,11 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, dict[str, int]] = {}  # operator id -> split id -> records
     rates: dict[str, float] = {}  # operator id -> records a second of each subtask of a source
     settings: dict[str, str] = {}  # that the user gave; they win
+
+    @property
+    def leases(self) -> str:
+        """The folder from which a driver that is started again knows how far its job had come."""
+        return os.path.join(self.folder, "leases")
 
     def write(self) -> Path:
         path = Path(self.folder) / f"segment-{self.number}.json"

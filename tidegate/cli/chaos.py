@@ -21,6 +21,8 @@ from tidegate.cli.errors import CommandError
 from tidegate.common.configuration import Configuration
 from tidegate.common.option_validation import validate_keys, validate_values
 
+_CHAOS_OWN = ("high-availability", "tidegate.high-availability.standby")
+
 
 def add_command(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
     parser = command(commands, "chaos", "run a program under injected faults and compare its output", chaos, _show)
@@ -125,6 +127,11 @@ def _wishes(arguments: Any) -> Wishes:
         key, separator, value = pair.partition("=")
         if not separator:
             raise CommandError(f"-D {pair}: write key=value")
+        if key.startswith(_CHAOS_OWN):
+            raise CommandError(
+                f"-D {key}: chaos has a high availability of its own for the drivers that it kills, and a cluster id "
+                "for each round: leave it out"
+            )
         settings.append((key, value))
     configuration = Configuration.from_dict(dict(settings))
     validate_keys(configuration)

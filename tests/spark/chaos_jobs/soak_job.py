@@ -1,12 +1,18 @@
-"""The jobs of `make soak-kills`: `soak_job.py KIND BACKEND ALIGNMENT`. All are bounded, deterministic, exactly once."""
+"""The jobs of `make soak-kills`: `soak_job.py KIND BACKEND ALIGNMENT`. All are bounded, exactly once, and
+deterministic: the same records, and those with the same first field in the same order.
+
+Those of `WITH_TARGETS` write to real targets outside (`soak_targets.py` has them ready), one for each run."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.common import Configuration, Time, Types, WatermarkStrategy
+from tidegate.common import Configuration, Encoder, Time, Types, WatermarkStrategy
+from tidegate.common.serialization import SimpleStringSchema
 from tidegate.common.watermark_strategy import TimestampAssigner
 from tidegate.datastream import (
     AsyncDataStream,
@@ -17,12 +23,31 @@ from tidegate.datastream import (
     RuntimeContext,
     StreamExecutionEnvironment,
 )
-from tidegate.datastream.connectors import DataGeneratorSource
+from tidegate.datastream.connectors import (
+    BucketAssigner,
+    DataGeneratorSource,
+    DeliveryGuarantee,
+    FileSink,
+    RollingPolicy,
+)
+from tidegate.datastream.connectors.kafka import (
+    KafkaOffsetsInitializer,
+    KafkaRecordSerializationSchema,
+    KafkaSink,
+    KafkaSource,
+)
+from tidegate.datastream.connectors.postgres import PostgresSink
 from tidegate.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tidegate.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows
 
 RECORDS = 40_000
 KEYS = 211
+WITH_TARGETS = ("files", "kafka", "postgres")
+
+
+def target_of(folder: str) -> str:
+    """The topic or table of the run with this folder."""
+    return re.sub(r"\W", "_", "_".join(os.path.normpath(folder).split(os.sep)[-2:])).lower()
 
 
 class EventTime(TimestampAssigner):
@@ -31,7 +56,8 @@ class EventTime(TimestampAssigner):
 
 
 class Totals(KeyedProcessFunction):
-    """The running total of each key, and a timer that says it again once event time has passed."""
+    """The running total of each key, in order; and timers, in order among themselves: when event time moves on is not
+    the same in every run."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor("total", Types.LONG()))
@@ -44,7 +70,7 @@ class Totals(KeyedProcessFunction):
         yield value[0], total
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        yield ctx.get_current_key(), "timer", timestamp
+        yield f"timer of {ctx.get_current_key()}", timestamp
 
 
 class Pairs(KeyedCoProcessFunction):
@@ -89,6 +115,18 @@ class Counted(KeyedBroadcastProcessFunction):
         return iter(())
 
 
+class Lines(KeyedProcessFunction):
+    """ "key count" for every record: each line has to be there exactly once."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield f"{value} {count}"
+
+
 class Elsewhere(AsyncFunction):
     async def async_invoke(self, value: Any) -> list[Any]:
         return [(value[0], value[1] * 2)]
@@ -122,6 +160,38 @@ def build(env: StreamExecutionEnvironment, kind: str) -> Any:
     raise SystemExit(f"there is no job {kind}")
 
 
+def build_with_target(env: StreamExecutionEnvironment, kind: str) -> None:
+    folder = os.environ["TIDEGATE_CHAOS_FOLDER"]
+    unmarked = WatermarkStrategy.no_watermarks()
+    if kind == "kafka":
+        servers, topic = os.environ["SOAK_KAFKA"].split()
+        source = (
+            KafkaSource.builder()
+            .set_bootstrap_servers(servers)
+            .set_topics(topic)
+            .set_group_id(target_of(folder))
+            .set_value_only_deserializer(SimpleStringSchema())
+            .set_bounded(KafkaOffsetsInitializer.latest())
+            .build()
+        )
+        keys = env.from_source(source, unmarked, "keys")
+    else:
+        keys = env.from_source(DataGeneratorSource(lambda i: f"k{i % KEYS}", RECORDS), unmarked, "keys")
+    lines = keys.key_by(lambda key: key).process(Lines(), Types.STRING())
+    if kind == "kafka":
+        schema = KafkaRecordSerializationSchema.builder().set_topic(target_of(folder))
+        sink = KafkaSink.builder().set_bootstrap_servers(servers).set_transactional_id_prefix(target_of(folder))
+        sink.set_record_serializer(schema.set_value_serialization_schema(SimpleStringSchema()).build())
+        lines.sink_to(sink.set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE).build())
+    elif kind == "postgres":
+        rows = PostgresSink.builder().set_url(os.environ["SOAK_POSTGRES"]).set_table(target_of(folder))
+        lines.map(lambda line: (line,)).sink_to(rows.set_columns("line").build())
+    else:
+        files = FileSink.for_row_format(os.path.join(folder, "out"), Encoder.simple_string_encoder())
+        files.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
+        lines.sink_to(files.with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy()).build())
+
+
 def main(kind: str, backend: str, alignment: str) -> None:
     configuration = Configuration()
     configuration.set_string("state.backend.type", backend)
@@ -129,6 +199,10 @@ def main(kind: str, backend: str, alignment: str) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     env.set_parallelism(2)
     env.enable_checkpointing(200)
+    if kind in WITH_TARGETS:
+        build_with_target(env, kind)
+        env.execute(kind)
+        return
     for _ in build(env, kind).execute_and_collect():
         pass
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,24 +13,31 @@ from typing import Any
 import pytest
 
 from tests.unit.chaos.kit import run_in_process
+from tidegate.chaos import child
 from tidegate.chaos.canonical import canonical, order_key
 from tidegate.chaos.comparison import Verdict, compare
-from tidegate.chaos.draws import KINDS, WORKER_KINDS, driver_fault, worker_fault
+from tidegate.chaos.draws import KINDS, WORKER_KINDS, driver_fault, worker_faults
 from tidegate.chaos.html_report import html
 from tidegate.chaos.instrument import cut_connections
 from tidegate.chaos.recording import recorded, totals
 from tidegate.chaos.report import Report
-from tidegate.chaos.rewriting import ChaosError
-from tidegate.chaos.rounds import Run, Wishes
-from tidegate.chaos.segment import OperatorSeen, Segment, SegmentResult
+from tidegate.chaos.rewriting import ChaosError, rewrite
+from tidegate.chaos.rounds import Rounds, Run, Wishes, latest_state
+from tidegate.chaos.segment import VARIABLE, OperatorSeen, Segment, SegmentResult, problem_of
 from tidegate.chaos.storage_faults import BadTime
 from tidegate.cli.main import main
-from tidegate.common import Row, WatermarkStrategy
+from tidegate.common import Configuration, Row, WatermarkStrategy
 from tidegate.common.errors import StorageUnavailableError
+from tidegate.connectors.record_cache import CacheSink
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource
-from tidegate.testing import FailAt, Record, Wait, scripted
+from tidegate.datastream.interception import intercept
+from tidegate.jobmanager.leadership.settings import HighAvailability
+from tidegate.jobmanager.runtime import Submission
+from tidegate.storage.job_directory import METADATA_NAME
+from tidegate.storage.location import StorageLocation
+from tidegate.testing import FailAt, InProcessJob, Record, Wait, scripted
 
 
 @dataclasses.dataclass
@@ -52,20 +62,24 @@ def test_the_field_with_an_order() -> None:
 
 def test_every_worker_draws_the_same_and_a_seed_replays() -> None:
     segment = Segment(folder="", seed="5/1", kinds=tuple(KINDS), faults_left=50)
-    drawn = [worker_fault(segment, attempt, 4) for attempt in range(50)]
-    assert drawn == [worker_fault(segment, attempt, 4) for attempt in range(50)]
-    assert {fault.kind for fault in drawn if fault is not None} == set(WORKER_KINDS)
-    assert {fault.slot for fault in drawn if fault is not None} == {0, 1, 2, 3}
-    assert worker_fault(segment, 50, 4) is None  # the round has had its share
+    attempts = [worker_faults(segment, attempt, 4) for attempt in range(50)]
+    assert attempts == [worker_faults(segment, attempt, 4) for attempt in range(50)]
+    drawn = [fault for faults in attempts for fault in faults]
+    assert {fault.kind for fault in drawn} == set(WORKER_KINDS)
+    assert {fault.slot for fault in drawn} == {0, 1, 2, 3}
+    assert len(drawn) == 50  # the round has had its share
+    for faults in attempts:
+        assert not {fault.kind for fault in faults[:-1]} & {"kill", "freeze"}
+        assert list(faults) == sorted(faults, key=lambda fault: fault.after_s)
     others = [driver_fault(dataclasses_replace(segment, number=n)) for n in range(40)]
     assert {None if f is None else f.kind for f in others} == {None, "driver", "rescale"}
-    assert worker_fault(Segment(folder="", seed="5/1", kinds=("rescale",), faults_left=9), 0, 4) is None
+    assert worker_faults(Segment(folder="", seed="5/1", kinds=("rescale",), faults_left=9), 0, 4) == ()
 
 
-def dataclasses_replace(segment: Segment, **changes: Any) -> Segment:
+def dataclasses_replace(struct: Any, **changes: Any) -> Any:
     import msgspec
 
-    return msgspec.structs.replace(segment, **changes)
+    return msgspec.structs.replace(struct, **changes)
 
 
 def counting(env: StreamExecutionEnvironment, endless: bool = True) -> Any:
@@ -82,6 +96,82 @@ def test_an_unbounded_source_is_read_as_far_as_it_is_said(tmp_path: Path) -> Non
 def test_an_unbounded_source_without_a_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ChaosError, match=r"never ends: 'Source: numbers' is unbounded.*--records N, or --duration S"):
         run_in_process(tmp_path / "run", lambda env: counting(env).sink_to(CollectSink()))
+
+
+def test_a_sink_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
+    def build(env: StreamExecutionEnvironment) -> None:
+        counting(env, endless=False).sink_to(CacheSink(StorageLocation.parse(str(tmp_path / "cache")))).name("kept")
+
+    with pytest.raises(ChaosError, match=r"'Sink: kept' cannot be replaced by a recorder: it is what cache\(\) stores"):
+        run_in_process(tmp_path / "run", build)
+    run_in_process(tmp_path / "kept", build, keep_sinks=True)
+
+
+def test_a_program_that_runs_no_job_or_two_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = Segment(folder=str(tmp_path))
+    program = tmp_path / "program.py"
+    program.write_text("")
+    monkeypatch.setenv(VARIABLE, str(segment.write()))
+    monkeypatch.setattr(sys, "argv", ["child", str(program)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        assert child.main() == child.NOT_FOR_CHAOS
+        assert "ended without running a job: it has to call env.execute()" in (problem_of(str(tmp_path)) or "")
+        intercept(child.Conductor(segment))
+        env = StreamExecutionEnvironment.get_execution_environment()
+        counting(env, endless=False).sink_to(CollectSink())
+        with InProcessJob(env):
+            pass
+        with pytest.raises(ChaosError, match="starts a second job; tidegate chaos follows one"):
+            InProcessJob(env)
+    finally:
+        intercept(None)
+
+
+def test_a_driver_that_is_started_again_leads_the_job_of_its_round(tmp_path: Path) -> None:
+    """And not the one that the program leads when it runs for real."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    counting(env, endless=False).sink_to(CollectSink())
+    own = Configuration.from_dict({"high-availability.type": "zookeeper", "high-availability.cluster-id": "orders"})
+    submission = Submission(InProcessJob(env).graph, own)
+    first, rescaled = (
+        rewrite(submission, Segment(folder=str(tmp_path), number=3, job_since=since)) for since in (0, 3)
+    )
+    found = [HighAvailability.from_configuration(one.submission.configuration) for one in (first, rescaled)]
+    assert [(one.kind, one.storage_dir, one.cluster_id) for one in found if one is not None] == [
+        ("filesystem", str(tmp_path / "leases"), "from-segment-0"),
+        ("filesystem", str(tmp_path / "leases"), "from-segment-3"),
+    ]
+    assert any("the program's cluster id is not used" in note for note in first.notes)
+
+
+def test_how_a_round_goes_on_after_its_driver_has_ended(tmp_path: Path) -> None:
+    rounds = Rounds(Wishes(program="job.py"), str(tmp_path))
+    now = Segment(folder=str(tmp_path), number=2, faults_left=9, restore="first", job_since=1, parallelism=2)
+    result = SegmentResult(job_id="x", operators=(), notes=(), scalable=2)
+    suspended, finished = (dataclasses_replace(result, status=status) for status in ("SUSPENDED", "FINISHED"))
+    saved = dataclasses_replace(finished, savepoint="second")
+
+    def after(code: int, result: SegmentResult | None) -> Segment | None:
+        return rounds._next_segment(now, result, code, random.Random(1), 4)
+
+    assert after(0, finished) is None
+    assert after(1, None) is None
+    same_job = dataclasses_replace(now, number=3, faults_left=7)
+    for one in (after(-signal.SIGKILL, result), after(-signal.SIGKILL, None), after(1, suspended)):
+        assert one == same_job  # it finds its newest checkpoint by itself
+    rescaled = after(0, saved)
+    assert rescaled is not None
+    assert (rescaled.restore, rescaled.job_since) == ("second", 3)
+    assert rescaled.parallelism in (1, 3)
+
+
+def test_the_state_at_the_end_is_that_of_the_last_leader(tmp_path: Path) -> None:
+    result = SegmentResult(job_id="ab", operators=(), notes=())
+    for name in ("ab-e9/chk-12", "ab-e10/chk-11", "ab-e10/chk-10", "other-e11/chk-99"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / METADATA_NAME).touch()
+    assert latest_state(Run("round 1", str(tmp_path), [result])) == str(tmp_path / "checkpoints" / "ab-e10" / "chk-11")
 
 
 def test_what_runs_in_parallel_is_rescaled_and_nothing_else(tmp_path: Path) -> None:
@@ -159,6 +249,7 @@ def test_a_run_that_did_not_end_does_not_hold(tmp_path: Path) -> None:
         (["--rounds", "0", __file__], "--rounds: has to be more than 0"),
         (["--verify", "true", __file__], "--verify needs --keep-sinks"),
         (["-D", "nonsense", __file__], "-D nonsense: write key=value"),
+        (["-D", "high-availability.type=NONE", __file__], "chaos has a high availability of its own"),
     ],
 )
 def test_bad_arguments_get_a_sentence(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
