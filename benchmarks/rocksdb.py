@@ -63,6 +63,10 @@ class _Host:
     def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         done(work(), None)
 
+    def post(self, mail: Callable[[], None]) -> None: ...
+
+    def operator_made(self, operator: Any) -> None: ...
+
     def trace(self, text: str) -> None: ...
 
 

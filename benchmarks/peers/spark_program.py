@@ -50,8 +50,11 @@ def aged(key, frames, state):
 def numbers(spark):
     """In micro-batches: what has come meanwhile when there is a rate, else the files of a folder, one at a time."""
     if RATE:
-        rows = spark.readStream.format("rate").option("rowsPerSecond", int(RATE) * settings["parallelism"]).load()
-        return rows.withColumn("at", F.col("timestamp").cast("double")).withColumn("id", F.col("value"))
+        rate = int(RATE) * settings["parallelism"]
+        rows = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
+        # The source hands out whole seconds: the wait for the end of one is not counted.
+        waited = (rate - F.col("value") % rate) / rate
+        return rows.withColumn("at", F.col("timestamp").cast("double") + waited).withColumn("id", F.col("value"))
     source = os.path.join(settings["scratch"], "numbers")
     if not os.path.isdir(source):
         files = settings["files"]
@@ -88,7 +91,9 @@ def main():
     query = query.option("checkpointLocation", os.path.join(settings["scratch"], "checkpoint"))
     if RATE:
         query = query.start()
-        query.awaitTermination(int(COUNT / RATE / settings["parallelism"]) + 5)
+        deadline, read = time.time() + 120, 0
+        while read < COUNT and time.time() < deadline and not query.awaitTermination(0.2):
+            read = sum(p["numInputRows"] for p in query.recentProgress)
         query.stop()
         return
     query = query.trigger(availableNow=True).start()

@@ -164,7 +164,7 @@ class KeyedTimerService(Clocks):
     def __init__(self, operator: OperatorWithTimers) -> None:
         super().__init__(operator)
         self._timers = operator.timers
-        self._register_event = operator.timers.event.register
+        self._register_event = operator.timers.event.registrar(operator.backend)
         self._register_processing = operator.timers.processing.register
         self._backend = operator.backend
 
@@ -174,7 +174,7 @@ class KeyedTimerService(Clocks):
     def register_event_time_timer(self, timestamp: int) -> None:
         if type(timestamp) is not int or not MIN_WATERMARK <= timestamp <= MAX_WATERMARK:  # without a call: a hot path
             timestamp = _checked(timestamp)
-        self._register_event(timestamp, self._backend.current_key)
+        self._register_event(timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
         self._timers.processing.delete(_checked(timestamp), self._backend.current_key)

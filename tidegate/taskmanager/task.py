@@ -32,6 +32,7 @@ from tidegate.taskmanager.task_time import TaskTime
 _SLICE_TARGET_MS = 4.0  # a slice of work should not take longer than this
 _FIRST_SLICE = 1  # nothing is known yet of how long the records take and how large their results are
 _UNLIMITED = 1 << 62
+_PORTIONS = 4  # of timers that are fired in one step, if the outputs take what they make: a step has a cost of its own
 _SLICE_BATCHES = 4  # a slice of work should not make more bytes of results than so many batches may have
 
 
@@ -80,6 +81,7 @@ class Task:
         self.restored_at_end = False  # the restored snapshot was taken after the end of data: finish() has run
         self._send = services.send
         self._clock = services.clock
+        self._limit = services.limit
         self._max_slice = settings.batch_size
         self._slice = _FIRST_SLICE
         self._waiting_slice: tuple[int, float] | None = None  # a part of it waits in the chain; its size, time so far
@@ -129,6 +131,10 @@ class Task:
             if not self.can_emit:
                 return False
             self.time.advance()
+            for _ in range(_PORTIONS - 1):
+                if not self.time.pending or self.chain.behind or self._limit.expired or not self.can_emit:
+                    break
+                self.time.advance()
             return True
         if self._ending and self._finish():
             return True

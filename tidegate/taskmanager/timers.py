@@ -12,7 +12,7 @@ then; nothing is made per timer but one pair.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tidegate.storage.handles import KeyedStateInfo
@@ -24,6 +24,7 @@ Entry = tuple[Any, Any]
 OnTimer = Callable[[int, Any, Any], None]
 """Takes time, key and namespace."""
 
+_MISSING: Any = object()
 _FEW = 64  # new times that are not worth a merge
 
 
@@ -60,6 +61,22 @@ class TimerQueue:
             heapq.heappush(self._new, timestamp)
         else:
             self._register_beside(timestamp, there, (key, namespace))
+
+    def registrar(self, cursor: Any) -> Callable[[int], None]:
+        """`register` for the current key of `cursor`, in one call less: for times that were checked."""
+        at, unsaved, new, register = self._at, self._unsaved, self._new, self.register
+        push, plain = heapq.heappush, (int, str)
+
+        def register_current(timestamp: int) -> None:
+            key = cursor.current_key
+            if timestamp in at or type(key) not in plain:
+                register(timestamp, key)
+            else:
+                at[timestamp] = key, None
+                unsaved[timestamp] = None
+                push(new, timestamp)
+
+        return register_current
 
     def _register_beside(self, timestamp: int, there: Any, entry: Entry) -> None:
         if type(there) is not dict:
@@ -148,6 +165,85 @@ class TimerQueue:
                     self._table.remove((key, (namespace, first)))
                 return first, key, namespace
 
+    def due(self, up_to: int, limit: int) -> Iterator[tuple[int, Any, Any]]:
+        """`pop_due` again and again, at most `limit` times; others may be registered and deleted meanwhile. Has a short
+        way for a time with one timer while none are new."""
+        at, unsaved, times, new = self._at, self._unsaved, self._sorted, self._new
+        for _ in range(limit):
+            if times and not new and (first := times[-1]) <= up_to:
+                there: Any = at.get(first)
+                if type(there) is tuple:
+                    times.pop()
+                    del at[first]
+                    key, namespace = there
+                    if unsaved.pop(first, _MISSING) is _MISSING:
+                        self._table.remove((key, (namespace, first)))
+                    yield first, key, namespace
+                    continue
+            timer = self.pop_due(up_to)
+            if timer is None:
+                return
+            yield timer
+
+    def register_all(self, timestamp: int, entries: list[Entry]) -> None:
+        """`register` for many: keys that can be keys, with their namespaces."""
+        there = self._at.get(timestamp)
+        if there is None and entries:
+            there = self._at[timestamp] = dict.fromkeys(entries, False)
+            self._unsaved[timestamp] = list(there)
+            heapq.heappush(self._new, timestamp)
+            return
+        if type(there) is not dict:
+            for entry in entries:
+                self._register_beside(timestamp, self._at[timestamp], entry)
+            return
+        new = [entry for entry in dict.fromkeys(entries) if entry not in there]
+        if new:
+            there.update(dict.fromkeys(new, False))
+            unsaved = self._unsaved.get(timestamp)
+            if unsaved is None:
+                self._unsaved[timestamp] = new
+            else:
+                unsaved += new
+
+    def first_due(self, up_to: int, limit: int) -> tuple[int, list[Entry]] | None:
+        """The earliest time at or before `up_to` that has timers, and the first of these, at most `limit`, in order.
+        They stay until `fired` is called; nothing may be deleted before."""
+        first = self.next_timestamp()
+        if first is None or first > up_to:
+            return None
+        there = self._at[first]
+        if type(there) is not dict:
+            return first, [there]  # type: ignore[list-item]
+        order = self._firing.get(first) or self._in_order(first, there)
+        while True:
+            found = [entry for entry in order[: -limit - 1 : -1] if entry in there]
+            if found:
+                return first, found
+            del order[-limit:]  # all of them were deleted
+            order = order or self._in_order(first, there)
+
+    def fired(self, timestamp: int, entries: list[Entry]) -> None:
+        """The first of those that `first_due` has found are gone."""
+        there = self._at[timestamp]
+        if type(there) is not dict:
+            for entry in entries:
+                self._removed(timestamp, entry, timestamp not in self._unsaved)
+            return
+        order = self._firing[timestamp]
+        saved = []
+        for entry in entries:
+            while order.pop() != entry:
+                pass  # deleted before
+            if there.pop(entry):
+                saved.append(entry)
+        for key, namespace in saved:
+            self._table.remove((key, (namespace, timestamp)))
+        if not there:
+            del self._at[timestamp]
+            self._firing.pop(timestamp, None)
+            self._unsaved.pop(timestamp, None)
+
     def merge_new(self) -> None:
         """Before many are popped: to take a time from the sorted list costs nothing, from a large heap a microsecond.
         Each time is moved a few times at the most, since so few of those that were there are moved for it."""
@@ -206,14 +302,10 @@ class OperatorTimers:
         """Fire what is due, in order, also what firing registers anew, at most `limit`, and no more when the time is
         up. True: nothing due is left."""
         time_limit = self._time_limit
-        pop_due = queue.pop_due
         if limit:
             queue.merge_new()
-        for _ in range(limit):
-            timer = pop_due(up_to)
-            if timer is None:
-                return True
-            on_timer(*timer)
+        for timestamp, key, namespace in queue.due(up_to, limit):
+            on_timer(timestamp, key, namespace)
             if time_limit.expired:
                 break
         following = queue.next_timestamp()

@@ -120,27 +120,28 @@ class TimerOperator(KeyedOperator):
         return self.timers.processing.next_timestamp()
 
     def _fire(self, queue: TimerQueue, up_to: int, limit: int, keep_timestamp: bool) -> bool:
+        """As `OperatorTimers.fire` does, without a call around each of the user's function."""
         values: list[Any] = []
         stamps: list[int] = []
-        extend = values.extend
-        backend, context, on_timer = self.backend, self._timer_context, self._on_timer
-
-        def fire(timestamp: int, key: Any, _: Any) -> None:
-            if on_timer is None:
-                return
-            backend.current_key = key
-            context.stamp = timestamp
-            results = on_timer(timestamp, context)
-            if results is not None:
-                extend(results)
-                stamps.extend(repeat(timestamp, len(values) - len(stamps)))
-
+        backend, context, on_timer, time_limit = self.backend, self._timer_context, self._on_timer, self.limit
+        if limit:
+            queue.merge_new()
         try:
-            done = self.timers.fire(queue, up_to, limit, fire)
+            for timestamp, key, _ in queue.due(up_to, limit):
+                if on_timer is not None:
+                    backend.current_key = key
+                    context.stamp = timestamp
+                    results = on_timer(timestamp, context)
+                    if results is not None:
+                        values.extend(results)
+                        stamps += [timestamp] * (len(values) - len(stamps))
+                if time_limit.expired:
+                    break
         except Exception as error:
             self.fail("on_timer()", error)
         emit_results(self, values, stamps if keep_timestamp else None)
-        return done
+        following = queue.next_timestamp()
+        return following is None or following > up_to
 
 
 class KeyedProcessOperator(TimerOperator):

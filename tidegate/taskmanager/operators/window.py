@@ -28,10 +28,12 @@ from tidegate.contracts.window import (
 )
 from tidegate.graph.operator_specs import WindowSpec
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, called_by_runtime
 from tidegate.taskmanager.operators.window_contents import make_contents
+from tidegate.taskmanager.operators.window_heap_slices import HeapSliceWindowOperator
 from tidegate.taskmanager.operators.window_merging import MergingWindowSet
 from tidegate.taskmanager.operators.window_panes import PaneWindowOperator
 from tidegate.taskmanager.operators.window_slices import SliceWindowOperator
@@ -54,12 +56,19 @@ def make_window_operator(context: OperatorContext) -> Operator:
         if assigner is TumblingEventTimeWindows and spec.allowed_lateness_ms == 0:
             return PaneWindowOperator(context)
         if assigner is SlidingProcessingTimeWindows and spec.combinable:
-            return SliceWindowOperator(context)
+            return _slices_operator(context, spec)
         # A process function is told when each window is dropped, which slices kept for late records do not say.
         told = isinstance(spec.function, (ProcessWindowFunction, ProcessAllWindowFunction))
         if assigner is SlidingEventTimeWindows and spec.combinable and not (told and spec.allowed_lateness_ms > 0):
-            return SliceWindowOperator(context)
+            return _slices_operator(context, spec)
     return WindowOperator(context)
+
+
+def _slices_operator(context: OperatorContext, spec: WindowSpec) -> Operator:
+    """Both lay out the state alike."""
+    if isinstance(context.keyed, HeapKeyedStateBackend) and spec.allowed_lateness_ms == 0:
+        return HeapSliceWindowOperator(context)
+    return SliceWindowOperator(context)
 
 
 class WindowOperator(BaseWindowOperator):
