@@ -115,8 +115,10 @@ class KeyedStream(DataStream):
     def _aggregate(
         self, method: str, aggregation: Callable[[int | str], Callable[[Any, Any], Any]], position: Any
     ) -> DataStream:
-        function = aggregation(aggregations.checked_position(method, position))
-        return self._one_input(method.replace("_", " ").title(), ReduceSpec(function), method, keep_type=True)
+        checked = aggregations.checked_position(method, position)
+        field = (method, checked) if isinstance(checked, int) else None
+        spec = ReduceSpec(aggregation(checked), field=field)
+        return self._one_input(method.replace("_", " ").title(), spec, method, keep_type=True)
 
     def _key_selectors(self, spec: OperatorSpec) -> tuple[Any, ...]:
         return (self._key_selector,) if spec.keyed else ()

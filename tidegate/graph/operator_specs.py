@@ -91,6 +91,7 @@ class ReduceSpec(OperatorSpec):
 
     function: Any  # ReduceFunction or callable(a, b) -> c
     at_end: bool = False  # BATCH: only the last value of each key
+    field: tuple[str, int] | None = None  # what is aggregated, when it is a field by its index: ("sum", 1)
 
     @property
     def keyed(self) -> bool:

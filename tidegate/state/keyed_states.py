@@ -74,6 +74,11 @@ class HeapValueState(ValueState[Any]):
         else:
             self._delta.pop(key, None)
 
+    def contents(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """For operators of the runtime with hot loops: the entries that were changed since the last snapshot, which may
+        be changed in place, and those below, which may not. Holds until the next snapshot; no entry may become None."""
+        return self._delta, self._base
+
 
 class HeapListState(ListState[Any]):
     __slots__ = ("_base", "_cursor", "_delta")
@@ -205,12 +210,6 @@ class HeapMapState(MapState[Any, Any]):
         """For operators of the runtime with hot loops: the maps by key that may be changed in place. Holds until the
         next snapshot; a key that is not in it, or has None, has to go the usual way once."""
         return self._delta
-
-    def changeable(self) -> dict[Any, Any]:
-        """Likewise: the map of the current key, which has one. Leave it with at least one entry, or `clear`."""
-        entry = self._cursor.current_key
-        content = self._delta.get(entry)
-        return self._take_over(entry) if content is None else content
 
     def _content(self) -> dict[Any, Any]:
         """The map of the current key, for reading only."""

@@ -147,3 +147,28 @@ def test_it_gives_what_the_general_way_gives_whenever_a_snapshot_is_taken(style:
         assert sorted(heap.results) == sorted(general.results)
     assert number > 100
     assert len(heap.results) > 20
+
+
+def test_a_window_that_fires_is_cut_short_when_its_merging_is_slow() -> None:
+    world = World("reduce", HeapSliceWindowOperator, 10, 5)
+    operator = world.operator
+    operator.process(RecordBatch([(key, (i,)) for key in "abc" for i in range(2)], [1, 6] * 3))
+    operator.current_watermark = 9
+    operator.limit.watched = True
+    merge = operator._merge
+
+    def slowly(a: Pair, b: Pair) -> Pair:
+        operator.limit.expire()
+        return merge(a, b)
+
+    operator._merge = slowly
+    calls = 0
+    while not operator.fire_event_timers(100):
+        calls += 1
+        assert len(world.results) <= 3 + calls
+        operator.limit.begin(0)
+    assert calls >= 2
+    assert sorted(world.results, key=lambda result: (result[1], result[0])) == [
+        *(((key, (0,)), 4) for key in "abc"),
+        *(((key, (0, 1)), 9) for key in "abc"),
+    ]

@@ -16,12 +16,14 @@ from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.functions import CheckpointedFunction
 from tidegate.contracts.state import ValueStateDescriptor
 from tidegate.contracts.time_domain import TimeDomain
-from tidegate.graph.operator_specs import KeyedMapSpec
+from tidegate.graph.operator_specs import KeyedMapSpec, ReduceSpec
 from tidegate.state.key_groups import is_unhashable, key_group, unhashable_key
+from tidegate.state.keyed_states import HeapValueState
 from tidegate.taskmanager.operator_context import OperatorContext
-from tidegate.taskmanager.operators.base import FunctionOperator, bind
+from tidegate.taskmanager.operators.base import FunctionOperator, bind, last_taken
 from tidegate.taskmanager.operators.batch_mode import ReadsByKeys
 from tidegate.taskmanager.operators.results import emit_results
+from tidegate.taskmanager.operators.rolling_fields import Loop, loop_for
 from tidegate.taskmanager.runtime_context import KeyedElementContext, KeyedTimerContext, KeyedTimerService
 from tidegate.taskmanager.timers import OperatorTimers, TimerQueue
 
@@ -235,8 +237,17 @@ class ReduceOperator(KeyedOperator):
     def open(self) -> None:
         super().open()
         self._state = self.context.keyed_state(ValueStateDescriptor(self.STATE_NAME, self.node.output_type))
+        spec = self.node.spec
+        on_heap = type(self._state) is HeapValueState
+        self._field = spec.field if on_heap and isinstance(spec, ReduceSpec) else None
 
     def process(self, batch: RecordBatch) -> None:
+        first = batch.values[0]
+        if self._field is not None and type(first) is tuple:
+            loop = loop_for(*self._field, len(first))
+            if loop is not None:
+                self._process_field(loop, batch)
+                return
         reduce, backend, select = self._reduce, self.backend, self.selectors[0]
         current, update = self._state.value, self._state.update
         self.check_key(select, batch.values[0])
@@ -259,3 +270,29 @@ class ReduceOperator(KeyedOperator):
         except Exception as error:
             self.fail_keyed("reduce()", error, taken, rest)
         self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
+
+    def _process_field(self, loop: Loop, batch: RecordBatch) -> None:
+        select, values = self.selectors[0], list[Any]()
+        changed, below = self._state.contents()
+        self.check_key(select, batch.values[0])
+        taken, rest = self.limit.take(batch.values)
+        try:
+            loop(rest, select, changed, below, values, self._reduce, self._process_one)
+        except Exception as error:
+            self.backend.current_key = self._key_of(taken, rest)
+            self.fail_keyed("reduce()", error, taken, rest)
+        self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
+
+    def _process_one(self, key: Any, value: Any) -> Any:
+        self.backend.current_key = key
+        so_far = self._state.value()
+        result = value if so_far is None else self._reduce(so_far, value)
+        self._state.update(result)
+        return result
+
+    def _key_of(self, values: list[Any], rest: Iterator[Any]) -> Any:
+        """Of the record that a loop has failed at; None when its key is what has failed."""
+        try:
+            return self.selectors[0](values[last_taken(values, rest)])
+        except Exception:
+            return None

@@ -1,0 +1,70 @@
+"""sum, min, max, min_by and max_by over a field of plain tuples, with the heap backend.
+
+A user's `reduce` is one call per record, which makes the new tuple. To be as fast, a field's aggregation has to
+do without calls: so its loop is compiled for the field and the number of fields, once per operator. What is not a plain
+tuple of so many fields goes the usual way, record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+MAX_FIELDS = 32  # the loop names them all
+
+Reduce = Callable[[Any, Any], Any]
+Loop = Callable[[Iterator[Any], Callable[[Any], Any], dict[Any, Any], dict[Any, Any], list[Any], Reduce, Reduce], None]
+"""Takes the records, the key selector, a value state's changes and what is below them, the results, the reduce function
+for two records of any kind, and what does everything for (key, record)."""
+
+_BODIES = {
+    "sum": "{fields} = so_far; result = ({before}{field} + v[{position}]{after},)",
+    "min": "{fields} = so_far; new = v[{position}]; result = ({before}new{after},) if new < {field} else so_far",
+    "max": "{fields} = so_far; new = v[{position}]; result = ({before}new{after},) if new > {field} else so_far",
+    "min_by": "result = v if v[{position}] < so_far[{position}] else so_far",
+    "max_by": "result = v if v[{position}] > so_far[{position}] else so_far",
+}
+_LOOP = """
+def loop(rest, select, changed, below, results, reduce, one):
+    get, get_below, append = changed.get, below.get, results.append
+    for v in rest:
+        key = select(v)
+        if type(v) is not tuple:
+            append(one(key, v))
+            continue
+        so_far = get(key, missing)
+        if so_far is missing:
+            so_far = get_below(key)
+        if so_far is None:
+            result = v
+        elif type(so_far) is tuple:
+            try:
+                {body}
+            except (ValueError, IndexError):
+                result = reduce(so_far, v)
+        else:
+            result = reduce(so_far, v)
+        changed[key] = result
+        append(result)
+"""
+_MISSING = object()
+
+
+@cache
+def loop_for(kind: str, position: int, count: int) -> Loop | None:
+    """For tuples of `count` fields; None where there is no such loop."""
+    if not position < count <= MAX_FIELDS:
+        return None
+    names = [f"f{i}" for i in range(count)]
+    body = _BODIES[kind].format(
+        fields=", ".join(names) + ",",
+        before="".join(f"{name}, " for name in names[:position]),
+        field=names[position],
+        after="".join(f", {name}" for name in names[position + 1 :]),
+        position=position,
+    )
+    made: dict[str, Any] = {"missing": _MISSING}
+    exec(_LOOP.format(body=body), made)
+    loop: Loop = made["loop"]
+    return loop
