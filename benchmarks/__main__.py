@@ -9,6 +9,8 @@ from benchmarks.report import Figure, print_table
 
 ALL = (
     "throughput",
+    "time_cut",
+    "large_records",
     "latency",
     "memory",
     "checkpoints",

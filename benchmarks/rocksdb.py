@@ -17,22 +17,16 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.report import Figure
-from benchmarks.workloads import RunningCount, environment, first, numbers
-from tidegate.common.ids import AttemptNumber, CheckpointId, SlotIndex, SubtaskIndex, VertexId
+from benchmarks.slots import run_to_end, started
+from benchmarks.workloads import RunningCount, first, numbers
+from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
 from tidegate.connectors.discard import DiscardingSink
 from tidegate.datastream.state import ValueStateDescriptor
-from tidegate.graph.chaining import build_job_graph
-from tidegate.graph.job_graph import JobGraph
-from tidegate.graph.splits import make_splits
-from tidegate.protocol.messages import Message, Start
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
 from tidegate.state.rocksdb.resources import SlotResources
 from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage.filesystem import FileSystemStorage
-from tidegate.taskmanager.clock import SystemClock
-from tidegate.taskmanager.deployment import RuntimeSettings, SlotPlan
-from tidegate.taskmanager.slot import SlotRuntime
-from tidegate.taskmanager.task import TaskState
+from tidegate.taskmanager.deployment import RuntimeSettings
 
 MB = 1 << 20
 
@@ -49,53 +43,27 @@ def run(quick: bool) -> list[Figure]:
 # ---------------------------------------------------------------- W1
 
 
-class _Host:
-    """A slot's outside: nobody else is there."""
+def _w1(keys: int, count: int) -> Callable[[Any], None]:
+    def build(env: Any) -> None:
+        pairs = numbers(env, count).map(lambda i: (i * 7_919 % keys, i))
+        pairs.key_by(first).process(RunningCount()).sink_to(DiscardingSink())
 
-    transport: Any = None
-    run_coroutine: Any = None
-
-    def __init__(self) -> None:
-        self.clock = SystemClock()
-
-    def send_to_master(self, message: Message) -> None: ...
-
-    def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        done(work(), None)
-
-    def post(self, mail: Callable[[], None]) -> None: ...
-
-    def operator_made(self, operator: Any) -> None: ...
-
-    def trace(self, text: str) -> None: ...
-
-
-def _graph(keys: int, count: int) -> JobGraph:
-    env = environment(1)
-    pairs = numbers(env, count).map(lambda i: (i * 7_919 % keys, i))
-    pairs.key_by(first).process(RunningCount()).sink_to(DiscardingSink())
-    return make_splits(build_job_graph(env._operators, env._graph_settings(), "W1", env._job_id()).job_graph)
+    return build
 
 
 def _run_w1(backend: str, keys: int, measured: int, memory: int | None = None) -> float:
     """Records per second once every key has been seen."""
     rocksdb = RocksDBSettings() if memory is None else RocksDBSettings(memory_per_slot=memory)
     settings = RuntimeSettings(state_backend=backend, rocksdb=rocksdb)
-    slot = SlotRuntime(SlotIndex(0), AttemptNumber(0), SlotPlan(_graph(keys, measured), settings), _Host())
-    slot.deploy(None)
-    slot.on_message(Start(attempt=AttemptNumber(0)))
-    counting = slot.tasks[-1]
-    _touch_all(counting, keys)
-    gc.collect()
-    while counting.records_in < min(keys, measured) // 10:  # to warm up
-        slot.step()
-    started, done = time.perf_counter(), counting.records_in
-    while any(task.state is TaskState.RUNNING for task in slot.tasks):
-        slot.step()
-    seconds = time.perf_counter() - started
-    rate = (counting.records_in - done) / seconds
-    slot.close()
-    return rate
+    with started(_w1(keys, measured), settings) as slot:
+        counting = slot.tasks[-1]
+        _touch_all(counting, keys)
+        gc.collect()
+        while counting.records_in < min(keys, measured) // 10:  # to warm up
+            slot.step()
+        started_at, done = time.perf_counter(), counting.records_in
+        run_to_end(slot)
+        return (counting.records_in - done) / (time.perf_counter() - started_at)
 
 
 def _touch_all(task: Any, keys: int) -> None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from typing import Any
 
 VARIABLE = "TIDEGATE_EXIT_CODES"
@@ -37,6 +38,24 @@ def reap(number: int, frame: Any) -> None:
             if status and folder:
                 with contextlib.suppress(OSError), open(os.path.join(folder, str(pid)), "w") as file:
                     file.write(str(os.waitstatus_to_exitcode(status)))
+
+
+def ended_badly(since: float, wait_s: float = 0.0) -> list[str]:
+    """On the driver: what is noted of workers of this machine that have ended since then (`time.time()`), of whatever
+    job. Waits so long for the first note: Spark may notice a worker's end before the daemon does."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return []
+    deadline = time.monotonic() + wait_s
+    while True:
+        found = []
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(folder):
+                if entry.stat().st_mtime >= since and (ended := how_it_ended(int(entry.name))) is not None:
+                    found.append(f"the worker with process id {entry.name} {ended}")
+        if found or time.monotonic() >= deadline:
+            return sorted(found)
+        time.sleep(0.05)
 
 
 def how_it_ended(pid: int) -> str | None:

@@ -104,6 +104,7 @@ def test_a_killed_worker_in_the_second_stage_leaves_the_first_as_it_is(
     client.get_job_execution_result().result()
     assert client.attempt() == 1
     assert "exited unexpectedly" in client.failures()[0].failure.summary
+    assert "was killed by SIGKILL (9)" in client.failures()[0].failure.summary
     assert sorted((tmp_path / "opened").read_text().split()) == ["0", "1", "2", "3"]
     first, second = stages_run(spark, str(client.get_job_id()))
     assert [tasks for name, tasks in first if "First stage" in name] == [4]

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def test_the_daemon_notes_how_its_workers_end(tmp_path: Path, monkeypatch: pytes
     assert exit_codes.how_it_ended(left) == "ended with exit code 3"
     assert exit_codes.how_it_ended(killed) == "was killed by SIGKILL (9), perhaps because memory ran out"
     assert exit_codes.how_it_ended(well) is None
+    assert exit_codes.ended_badly(0) == sorted(
+        [
+            f"the worker with process id {left} ended with exit code 3",
+            f"the worker with process id {killed} was killed by SIGKILL (9), perhaps because memory ran out",
+        ]
+    )
+    assert exit_codes.ended_badly(time.time() + 1) == []
     monkeypatch.delenv(exit_codes.VARIABLE)
     assert exit_codes.how_it_ended(left) is None
 

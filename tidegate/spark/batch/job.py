@@ -44,6 +44,7 @@ from tidegate.spark.batch.remaining_tasks import tasks_are_gone
 from tidegate.spark.batch.report import JobReport, PrintedChunk
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.exit_codes import ended_badly
 from tidegate.spark.spark_errors import summarize
 from tidegate.spark.spark_page import description
 from tidegate.spark.worker_logs import WorkerLogs
@@ -57,6 +58,8 @@ from tidegate.web.rest_settings import RestSettings
 log = logging.getLogger("tidegate.batch")
 
 _GONE_MS, _POLL_S = 5_000.0, 0.05
+_NOTED_S = 1.0  # until a worker's end is noted
+_NAMED = 3  # workers
 _LOST_WORKERS, _LOST_WORKER_DELAY_MS = 3, 100.0
 
 
@@ -187,6 +190,7 @@ class BatchJob:
         """The blocks of the report; or None, and why there will be none."""
         while not self._cancelled.is_set():
             self._sc.setLocalProperty(RUN_PROPERTY, str(self._run_number))
+            began = time.time()
             try:
                 with StageWatch(self._sc, self._group, lambda stages: self._publisher.update(stages=stages)):
                     return compiled.report.collect(), ""
@@ -194,7 +198,7 @@ class BatchJob:
                 if self._cancelled.is_set():
                     break
                 told = failure_in(str(error))
-                failure = FailureInfo(summary=summarize(error)) if told is None else told
+                failure = FailureInfo(summary=_told_by_spark(error, began)) if told is None else told
             self._record(failure)
             verdict = self._policy.on_failure(failure, told is not None, self._clock.now_ms())
             self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
@@ -252,3 +256,10 @@ def _print(chunks: list[PrintedChunk]) -> None:
             own_streams(chunk.text, chunk.to_stderr)
         except Exception as error:  # closed, or of an encoding that lacks a character
             log.debug("what a job has printed could not be written: %s", error)
+
+
+def _told_by_spark(error: Exception, began: float) -> str:
+    """Of a run that began then, with the workers of this machine that have ended since, and how."""
+    summary = summarize(error)
+    ended = ended_badly(began, _NOTED_S) if "worker process" in summary else []
+    return f"{summary}: {'; '.join(ended[:_NAMED])}" if ended else summary
