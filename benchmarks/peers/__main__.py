@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import platform
 import sys
@@ -32,7 +33,7 @@ class Outcome:
 
 
 def jobs(scale: float) -> dict[str, tuple[Callable[[System, Job, Path], Any], Job]]:
-    count = max(10_000, int(400_000 * scale) // 10_000 * 10_000)
+    count = max(10_000, int(1_000_000 * scale) // 10_000 * 10_000)
     paced = max(1000, int(6000 * scale) // 1000 * 1000)
     return {
         "w1": (rate, Job("w1", count, 1000)),
@@ -64,7 +65,7 @@ def measure_all(scale: float, only: list[str] | None, measures: list[str] | None
             print(f"{system.name}: left out: {error}", flush=True)
             continue
         for name, (measure, job) in jobs(scale).items():
-            if measures and name not in measures:
+            if (measures and name not in measures) or (name == "recovery" and system.threads):
                 continue
             with tempfile.TemporaryDirectory(prefix="tidegate-peers-") as folder:
                 try:
@@ -74,6 +75,24 @@ def measure_all(scale: float, only: list[str] | None, measures: list[str] | None
                     outcome.problems.append(str(error))
                     print(f"{system.name:9} {name:9} {error}", flush=True)
     return outcomes
+
+
+def remembered(path: Path, outcomes: list[Outcome]) -> list[Outcome]:
+    """These outcomes with those of earlier parts of the same comparison, which are kept in a file."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    for outcome in outcomes:
+        known = before.setdefault(outcome.system.name, {"figures": {}})
+        known["version"] = outcome.version
+        for name, value in outcome.figures.items():
+            known["figures"][name] = [value.median_ms, value.p99_ms] if isinstance(value, Latency) else value
+    path.write_text(json.dumps(before, indent=1))
+    found = []
+    for system in SYSTEMS:
+        if system.name in before:
+            figures = before[system.name]["figures"]
+            made = {name: Latency(*value) if isinstance(value, list) else value for name, value in figures.items()}
+            found.append(Outcome(system, before[system.name]["version"], made))
+    return found
 
 
 def table(outcomes: list[Outcome], scale: float) -> str:
@@ -135,9 +154,12 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of records")
     parser.add_argument("--only", action="append", metavar="SYSTEM", help="may be repeated")
     parser.add_argument("--measure", action="append", metavar="NAME", help="w1, window, latency or recovery")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="keeps figures: a comparison may be made in parts")
     parser.add_argument("--write", action="store_true", help="into README.md, docs/benchmarks.md and docs/images")
     options = parser.parse_args()
     outcomes = measure_all(options.scale, options.only, options.measure)
+    if options.into is not None:
+        outcomes = remembered(options.into, outcomes)
     print(f"\n{table(outcomes, options.scale)}\n\n{conditions(options.scale)}")
     if options.write:
         write(outcomes, options.scale)

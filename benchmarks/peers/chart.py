@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-_COLOURS = {"Tidegate": "#0b6e4f", "PyFlink": "#c8553d", "bytewax": "#d9a441", "Spark": "#5b7db1"}
-_PANEL, _BAR, _GAP, _LEFT, _TOP = 250, 26, 10, 78, 54
+_COLOURS = {
+    "Tidegate": "#0b6e4f",
+    "PyFlink": "#c8553d",
+    "PyFlink threads": "#e08d79",
+    "bytewax": "#d9a441",
+    "Spark": "#5b7db1",
+}
+_PANEL, _BAR, _GAP, _LEFT, _TOP = 250, 26, 10, 112, 54
 
 
 @dataclass(frozen=True)

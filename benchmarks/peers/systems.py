@@ -20,6 +20,8 @@ from tests.environments import environment_of
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 _TIME_LIMIT_S = 600.0
+_FLINK = {"pipeline.object-reuse": "true", "python.metric.enabled": "false"}
+"""What its documentation names for speed, beside the size of bundles and the mode of execution."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,12 @@ class System:
     package: str  # whose version is shown
     requirements: tuple[str, ...]  # of an environment of its own; none: this one
     python: str = "3.11"
+    threads: bool = False  # PyFlink: Python in the JVM's own process, where no worker can be killed
 
     def interpreter(self) -> str:
         if not self.requirements:
             return sys.executable
-        return str(environment_of(f"peer-{self.name.lower()}", self.python, self.requirements))
+        return str(environment_of(f"peer-{self.name.split()[0].lower()}", self.python, self.requirements))
 
     def version(self) -> str:
         code = f"import importlib.metadata as m; print(m.version({self.package!r}))"
@@ -42,9 +45,10 @@ class System:
 
 TIDEGATE = System("Tidegate", "tidegate", ())
 PYFLINK = System("PyFlink", "apache-flink", ("apache-flink==2.3.0",))
+PYFLINK_THREADS = System("PyFlink threads", "apache-flink", ("apache-flink==2.3.0",), threads=True)
 BYTEWAX = System("bytewax", "bytewax", ("bytewax==0.21.1",))
 SPARK = System("Spark", "pyspark", ("pyspark==4.3.0", "pandas>=2.2,<3", "pyarrow>=15", "protobuf", "numpy"))
-SYSTEMS = (TIDEGATE, PYFLINK, BYTEWAX, SPARK)
+SYSTEMS = (TIDEGATE, PYFLINK, PYFLINK_THREADS, BYTEWAX, SPARK)
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,18 @@ class Run:
                 "restart-strategy.fixed-delay.attempts": "10",
                 "restart-strategy.fixed-delay.delay": "0 s",
             }
-        if self.system is PYFLINK and job.name == "latency":  # otherwise records wait a second for their bundle
-            configuration["python.fn-execution.bundle.time"] = "10"
+        if job.name == "latency":  # otherwise records wait for their buffer
+            configuration["execution.buffer-timeout.interval"] = "0 ms"
+        of_flink = self.system in (PYFLINK, PYFLINK_THREADS)
+        if of_flink:
+            configuration |= _FLINK
+            configuration["python.execution-mode"] = "thread" if self.system.threads else "process"
+            # Long bundles for throughput; otherwise each record is one, and none waits for others.
+            configuration["python.fn-execution.bundle.size"] = "1" if job.per_second else "100000"
         unpaced = self.system is SPARK and recovery  # the source with a rate cannot be counted: small files instead
         return {
             "code": str(REPOSITORY),
-            "system": "pyflink" if self.system is PYFLINK else "tidegate",
+            "system": "pyflink" if of_flink else "tidegate",
             "job": "w1" if recovery else job.name,
             "count": job.count,
             "keys": job.keys,
