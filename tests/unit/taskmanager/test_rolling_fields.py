@@ -11,7 +11,7 @@ import pytest
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common.types import Row
 from tidegate.datastream import aggregations
-from tidegate.taskmanager.operators.rolling_fields import loop_for
+from tidegate.taskmanager.operators.rolling_fields import loop_for, reduce_loop
 from tidegate.testing.in_process_job import InProcessJob
 
 FUNCTIONS = {
@@ -38,14 +38,15 @@ def records(chance: random.Random) -> list[Any]:
 @pytest.mark.parametrize("kind", FUNCTIONS)
 @pytest.mark.parametrize("position", [0, 1])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_loop_does_what_the_reduce_function_does(kind: str, position: int, seed: int) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_loop_does_what_the_reduce_function_does(kind: str, position: int, seed: int, compiled: bool) -> None:
     values = [(0, 1, -1), *records(random.Random(seed))]
     reduce, expected, state = FUNCTIONS[kind](position), [], dict[Any, Any]()
     for value in values:
         so_far = state.get(value[0])
         state[value[0]] = result = value if so_far is None else reduce(so_far, value)
         expected.append(result)
-    loop = loop_for(kind, position, 3)
+    loop = loop_for(kind, position, 3) if compiled else reduce_loop
     assert loop is not None
     below = {0: values[0]}  # from before the last snapshot
     changed: dict[Any, Any] = {}

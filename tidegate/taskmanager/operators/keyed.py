@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import repeat
+from types import FunctionType
 from typing import Any, NoReturn
 
 from tidegate.common.errors import ConfigurationError, check_internal
@@ -23,7 +24,7 @@ from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import FunctionOperator, bind, last_taken
 from tidegate.taskmanager.operators.batch_mode import ReadsByKeys
 from tidegate.taskmanager.operators.results import emit_results
-from tidegate.taskmanager.operators.rolling_fields import Loop, loop_for
+from tidegate.taskmanager.operators.rolling_fields import RETURNED_NONE, Loop, loop_for, reduce_loop
 from tidegate.taskmanager.runtime_context import KeyedElementContext, KeyedTimerContext, KeyedTimerService
 from tidegate.taskmanager.timers import OperatorTimers, TimerQueue
 
@@ -240,14 +241,21 @@ class ReduceOperator(KeyedOperator):
         spec = self.node.spec
         on_heap = type(self._state) is HeapValueState
         self._field = spec.field if on_heap and isinstance(spec, ReduceSpec) else None
+        self._plain = on_heap and isinstance(self.function, FunctionType)
 
-    def process(self, batch: RecordBatch) -> None:
-        first = batch.values[0]
+    def _loop(self, first: Any) -> Loop | None:
+        """A faster one than that of `process`, for a batch that begins with this record."""
         if self._field is not None and type(first) is tuple:
             loop = loop_for(*self._field, len(first))
             if loop is not None:
-                self._process_field(loop, batch)
-                return
+                return loop
+        return reduce_loop if self._plain else None
+
+    def process(self, batch: RecordBatch) -> None:
+        loop = self._loop(batch.values[0])
+        if loop is not None:
+            self._process_with(loop, batch)
+            return
         reduce, backend, select = self._reduce, self.backend, self.selectors[0]
         current, update = self._state.value, self._state.update
         self.check_key(select, batch.values[0])
@@ -264,14 +272,14 @@ class ReduceOperator(KeyedOperator):
                 else:
                     result = reduce(so_far, v)
                     if result is None:
-                        raise TypeError("it returned None; it has to return the two records combined")
+                        raise TypeError(RETURNED_NONE)
                 update(result)
                 append(result)
         except Exception as error:
             self.fail_keyed("reduce()", error, taken, rest)
         self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
 
-    def _process_field(self, loop: Loop, batch: RecordBatch) -> None:
+    def _process_with(self, loop: Loop, batch: RecordBatch) -> None:
         select, values = self.selectors[0], list[Any]()
         changed, below = self._state.contents()
         self.check_key(select, batch.values[0])

@@ -1,4 +1,5 @@
-"""sum, min, max, min_by and max_by over a field of plain tuples, with the heap backend.
+"""Rolling aggregations with the heap backend, without calls per record for the state: `reduce` with a plain function of
+the user's, and sum, min, max, min_by and max_by over a field of plain tuples.
 
 A user's `reduce` is one call per record, which makes the new tuple. To be as fast, a field's aggregation has to
 do without calls: so its loop is compiled for the field and the number of fields, once per operator. What is not a plain
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+RETURNED_NONE = "it returned None; it has to return the two records combined"
 MAX_FIELDS = 32  # the loop names them all
 
 Reduce = Callable[[Any, Any], Any]
@@ -68,3 +70,32 @@ def loop_for(kind: str, position: int, count: int) -> Loop | None:
     exec(_LOOP.format(body=body), made)
     loop: Loop = made["loop"]
     return loop
+
+
+def reduce_loop(
+    rest: Iterator[Any],
+    select: Callable[[Any], Any],
+    changed: dict[Any, Any],
+    below: dict[Any, Any],
+    results: list[Any],
+    reduce: Reduce,
+    one: Reduce,
+) -> None:
+    """For a function that cannot have state of its own, which would need the current key."""
+    get, get_below, append = changed.get, below.get, results.append
+    for v in rest:
+        key = select(v)
+        so_far = get(key, _MISSING)
+        if so_far is _MISSING:
+            so_far = get_below(key)
+        if so_far is None:
+            if v is None:
+                append(one(key, v))
+                continue
+            result = v
+        else:
+            result = reduce(so_far, v)
+            if result is None:
+                raise TypeError(RETURNED_NONE)
+        changed[key] = result
+        append(result)
