@@ -193,10 +193,13 @@ class Driver:
         checkpoints: CheckpointSettings | None = None,
         initial: RestorePoint | None = None,
         settings: JobSettings | None = None,
+        epoch: int = 0,
     ) -> None:
         self.graph = job or graph()
         self.coordinator = (
-            CheckpointCoordinator(self.graph, checkpoints, ROOT, initial) if checkpoints is not None else None
+            CheckpointCoordinator(self.graph, checkpoints, ROOT, initial, epoch=epoch)
+            if checkpoints is not None
+            else None
         )
         self.master = JobMaster(
             self.graph,

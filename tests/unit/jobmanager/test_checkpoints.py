@@ -37,6 +37,7 @@ from tidegate.protocol.instructions import (
     Instruction,
     JobEnded,
     Log,
+    RecordSnapshot,
     SubmitGang,
     WriteMetadata,
 )
@@ -691,3 +692,22 @@ def test_attempts_are_fenced_in_what_is_submitted() -> None:
     driver = running()
     restart(driver)
     assert [i.attempt for i in driver.of(SubmitGang, driver.log)] == [AttemptNumber(0), AttemptNumber(1)]
+
+
+@pytest.mark.parametrize("savepoint", [False, True])
+def test_a_request_is_answered_when_the_job_ends_before_its_record_says_what_holds(savepoint: bool) -> None:
+    driver = Driver(checkpoints=CheckpointSettings(interval_ms=1_000_000), epoch=1)
+    driver.start()
+    driver.run()
+    out = request(driver, 7, savepoint)
+    n = triggered(out)[0]
+    driver.ack_all(n)
+    assert only(driver.of(RecordSnapshot, driver.written(n))).checkpoint_id == n
+    driver.cancel()
+    driver.exit()
+    driver.wait(60_000)  # the storage of the record hangs
+    assert driver.ended is not None
+    answer = only(driver.of(CheckpointRequestDone, driver.log))
+    assert answer.request_id == 7
+    assert "whether the job's record names it" in str(answer.error)
+    assert not driver.of(CheckpointRequestDone, driver.do(driver.master.on_recorded, CheckpointId(n), True))

@@ -16,6 +16,7 @@ recorded at that moment is undecided: the record says whether it is complete, an
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -201,7 +202,12 @@ class CheckpointCoordinator:
         }[status]
 
     def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Outcome]:
-        """Delete or keep the completed checkpoints, as the retention setting says; `keep` them in any case."""
+        """Delete or keep the completed checkpoints, as the retention setting says; `keep` them in any case. What the
+        job's record says of those that it was asked to name is not waited for any longer."""
+        for undecided in self._undecided.values():
+            text = "the job ended before it was known whether the job's record names it"
+            self._refuse_request(undecided.request, f"savepoint or checkpoint {undecided.checkpoint_id}: {text}")
+            undecided.request = dataclasses.replace(undecided.request, request_id=None)  # it is answered
         if not keep and not self.keeps_after(status):
             for checkpoint in self.store.clear():
                 self._delete(self._files.discard(checkpoint.checkpoint_id))
@@ -393,7 +399,7 @@ class CheckpointCoordinator:
         """The attempt is over: nobody is told, but the next one starts from what is recorded."""
         n, request = undecided.checkpoint_id, undecided.request
         error = None if recorded else CheckpointFailureReason.SUBSUMED.text
-        if request.request_id is not None and not request.stop:
+        if request.request_id is not None and not (request.stop and recorded):  # a stop is answered by the job's end
             self._out.append(CheckpointRequestDone(request.request_id, n, error, request.target))
         if not recorded:
             self.stats.on_failed(n, CheckpointFailureReason.SUBSUMED, "by one that was recorded before", now_ms)
