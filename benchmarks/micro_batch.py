@@ -8,7 +8,9 @@ up. PySpark's operator does the same work per record: a state of Spark's for eac
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import statistics
 import tempfile
 import time
@@ -23,6 +25,7 @@ from tidegate.datastream.connectors import DataGeneratorSource
 
 PARALLELISM = 2
 _WARM = 2  # batches that do not count
+_RATE = 200  # records per second, where latency is measured
 
 
 def run(quick: bool) -> list[Figure]:
@@ -34,6 +37,7 @@ def run(quick: bool) -> list[Figure]:
         waits = latencies(interval, 5 if quick else 20)
         p50, p99 = statistics.median(waits), waits[int(len(waits) * 0.99)]
         figures.append(Figure(f"latency at interval {interval} ms, p50 / p99", f"{p50:.0f} / {p99:.0f} ms"))
+    figures.append(Figure("from a killed worker to the next batch", f"{_recovery():.0f} ms"))
     keys = 200_000 if quick else 1_000_000
     figures.append(Figure(f"batch that touches 1 % of {keys:,} keys", f"{_few_of_many(keys):.0f} ms"))
     return figures
@@ -53,19 +57,16 @@ def _rates(per_batch: int, batches: int, quick: bool) -> list[Figure]:
     ]
 
 
-def _job(
-    rate: float | None, make: Any, key: Any, per_batch: int = 1_000_000, interval: int = 0, sink: Any = None
-) -> Any:
+def _job(rate: float | None, make: Any, key: Any, per_batch: int = 1_000_000, function: Any = None) -> Any:
     """The client of a running job."""
     settings = {
         "execution.runtime-mode": "MICRO_BATCH",
         "tidegate.micro-batch.max-records": str(per_batch),
-        "tidegate.micro-batch.interval": f"{interval} ms",
     }
     env = environment(PARALLELISM, settings)
     source: Any = DataGeneratorSource(make, records_per_second=rate)
     stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
-    stream.key_by(key).process(RunningCount()).sink_to(sink or DiscardingSink())
+    stream.key_by(key).process(function or RunningCount()).sink_to(DiscardingSink())
     return env.execute_async("micro-batches")
 
 
@@ -82,30 +83,61 @@ def _batch_times(client: Any, batches: int) -> list[float]:
 
 
 def latencies(interval: int, seconds: int) -> list[float]:
-    """Milliseconds from the making of a record to its arrival at the client, in order of size."""
+    """Milliseconds from when a record is due to its arrival at the client, in order of size. Not from when it is made:
+    the source makes what has become due between two batches when the next one begins."""
     settings = {"execution.runtime-mode": "MICRO_BATCH", "tidegate.micro-batch.interval": f"{interval} ms"}
     env = environment(1, settings)
-    source: Any = DataGeneratorSource(_now, records_per_second=200)
-    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "times").key_by(first).map(_second)
+    source: Any = DataGeneratorSource(_now, records_per_second=_RATE)
+    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "times").key_by(first).map(_rest)
     found: list[float] = []
     with stream.execute_and_collect("latency") as results:
-        begun = None
-        for made in results:
+        began = 0.0
+        for number, made in results:
             now = time.time()
-            begun = begun or now
-            if now > begun + 3:  # the first batches warm up
-                found.append((now - made) * 1000)
-            if now > begun + 3 + seconds:
+            began = began or made
+            if now > began + 3:  # the first batches warm up
+                found.append((now - began - number / _RATE) * 1000)
+            if now > began + 3 + seconds:
                 break
     return sorted(found)
 
 
-def _now(i: int) -> tuple[int, float]:
-    return i % 100, time.time()
+def _now(i: int) -> tuple[int, int, float]:
+    return i % 100, i, time.time()
 
 
-def _second(pair: tuple[int, float]) -> float:
-    return pair[1]
+def _rest(record: tuple[int, int, float]) -> tuple[int, float]:
+    return record[1:]
+
+
+class _DiesOnce(RunningCount):
+    """Kills its process at a record, if `marker` is not there yet."""
+
+    def __init__(self, marker: str) -> None:
+        self._marker = marker
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        if value[1] == 50_000 and not os.path.exists(self._marker):
+            with open(self._marker, "w", encoding="utf-8") as file:
+                file.write(str(time.time() * 1000))
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().process_element(value, ctx)
+
+
+def _recovery() -> float:
+    """Milliseconds from the death of a worker in the middle of a batch until that batch is committed."""
+    folder = tempfile.mkdtemp(prefix="tidegate-bench-")
+    marker = os.path.join(folder, "killed")
+    client = _job(None, to_pair, first, per_batch=10_000, function=_DiesOnce(marker))
+    try:
+        while not client.failures() or client.checkpoint_history()[-1].attempt == 0:
+            time.sleep(0.02)
+        again = next(batch for batch in client.checkpoint_history() if batch.attempt == 1)
+        with open(marker, encoding="utf-8") as file:
+            return float(again.ended_ms - float(file.read()))
+    finally:
+        client.cancel().result()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _few_of_many(keys: int) -> float:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.connectors.broker import Broker
 from tests.connectors.kafka_kit import WallClock, barrier, builder, numbers, open_writer, write
+from tests.unit.micro_batch.engine import Engine
+from tidegate.common import WatermarkStrategy
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.serialization import DeserializationSchema, SimpleStringSchema
 from tidegate.connectors.kafka.offsets import (
@@ -24,6 +26,7 @@ from tidegate.connectors.kafka.serialization import KafkaRecord, KafkaRecordDese
 from tidegate.connectors.kafka.settings import KafkaError
 from tidegate.connectors.kafka.source import KafkaSource, KafkaSourceBuilder
 from tidegate.contracts.connectors import Boundedness, SourceContext
+from tidegate.datastream import StreamExecutionEnvironment
 
 Offsets = KafkaOffsetsInitializer
 
@@ -386,3 +389,16 @@ def test_bad_settings(broker: Broker, change: Any, message: str) -> None:
 def test_an_unknown_topic_is_refused_when_the_job_is_submitted(broker: Broker, name: str) -> None:
     with pytest.raises(KafkaError, match=f"KafkaSource: no topic '{name}'"):
         of(broker, name).build().create_splits(1)
+
+
+def test_micro_batches_wait_for_the_connection_and_read_everything_once(broker: Broker, topic: str) -> None:
+    """Each batch has a consumer of its own, which has to find its broker first."""
+    broker.produce(topic, list(range(300)))
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    source = of(broker, topic).set_starting_offsets(Offsets.earliest()).build()
+    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "Numbers").map(int)
+    engine = Engine.collecting(stream, max_records=100)
+    for _ in range(6):
+        report = engine.run_batch()
+    assert sorted(engine.results) == list(range(300))
+    assert report.records_read == 0

@@ -86,7 +86,8 @@ def print_show(job: Document) -> None:
     print(f"{_plain(job['job_name'])} ({job['job_id']})")
     print(f"{job['status']}, {job['mode']}, for {_seconds(job['duration_ms'])}, restarts: {job['attempt']}")
     print(f"in {job['records_in_per_second']}/s, out {job['records_out_per_second']}/s")
-    print(f"checkpoints: {job['checkpoints_completed']} completed, {job['checkpoints_failed']} failed\n")
+    what = "batches" if job["mode"] == "MICRO_BATCH" else "checkpoints"  # each is one there
+    print(f"{what}: {job['checkpoints_completed']} completed, {job['checkpoints_failed']} failed\n")
     rows = [("VERTEX", "NAME", "PARALLELISM", "RECORDS IN", "IN/S", "BUSY", "BACK-PRESSURED", "STATE BYTES")]
     for v in job["vertices"]:
         m = v["metrics"]

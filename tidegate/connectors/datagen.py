@@ -67,9 +67,9 @@ class DataGeneratorSource(Source[Any]):
         if self._count is not None:
             end = max(0, -(-(self._count - split.first) // split.stride))
         interval_ms = None if self._records_per_second is None else 1000.0 * split.stride / self._records_per_second
-        return DataGeneratorReader(
-            self._function, split, 0 if offset is None else offset, end, interval_ms, context.clock
-        )
+        position = 0 if offset is None else offset
+        since = context.memos.get(split.split_id)
+        return DataGeneratorReader(self._function, split, position, end, interval_ms, context.clock, since)
 
     def get_produced_type(self) -> Any:
         return self._type_info
@@ -89,15 +89,16 @@ class DataGeneratorReader(SplitReader[Any]):
         end: int | None,
         interval_ms: float | None,
         clock: Any,
+        since: tuple[int, float | None] | None = None,
     ) -> None:
+        """`since`: where and when the rate has started; without it, here and with the first poll."""
         self._function = function
         self._split = split
         self._position = position
         self._end = end
         self._interval_ms = interval_ms
         self._clock = clock
-        self._anchor_position = position
-        self._anchor_ms: float | None = None  # clock time of the first poll: that is when the rate starts
+        self._anchor_position, self._anchor_ms = since or (position, None)
 
     def poll(self, max_records: int) -> list[Any] | None:
         start = self._position
@@ -120,6 +121,9 @@ class DataGeneratorReader(SplitReader[Any]):
 
     def offset(self) -> int:
         return self._position
+
+    def memo(self) -> tuple[int, float | None]:
+        return self._anchor_position, self._anchor_ms
 
     def progress(self) -> float | None:
         return None if self._end is None else self._position / max(1, self._end)

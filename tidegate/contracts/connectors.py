@@ -69,6 +69,7 @@ class SourceContext:
         self.runtime_context: Any = None  # functions.RuntimeContext: metrics, accumulators, job parameters
         # From any thread: there is something to poll, before `wake_at_ms`. None: nobody would hear it (BATCH).
         self.wake: Callable[[], None] | None = None
+        self.memos: dict[str, Any] = {}  # split id -> what the reader before had to say to its successor: see `memo`
 
 
 class SplitReader(abc.ABC, Generic[T]):
@@ -94,6 +95,17 @@ class SplitReader(abc.ABC, Generic[T]):
         """True while there is nothing to read until something new turns up (a file, say): the split is then left out
         of the source's watermark, as one with `with_idleness` is."""
         return False
+
+    @property
+    def settling(self) -> bool:
+        """True while there is no telling whether something is there to read, since a connection is still being made. A
+        micro-batch, whose readers begin anew, waits for that; without it a slow connection would never be read from."""
+        return False
+
+    def memo(self) -> Any:
+        """Picklable: what the reader of the same split in the next micro-batch finds in `SourceContext.memos`. It is no
+        part of snapshots, and gone after a restart."""
+        return None
 
     def progress(self) -> float | None:
         """How much of a bounded split was read, from 0 to 1; None: there is no telling. For people to see, about once

@@ -8,7 +8,8 @@ over already waits for the next watermark, and a recovery in between must not fi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from tidegate.contracts.state import ListStateDescriptor
 from tidegate.network.channels import InputChannel
@@ -133,36 +134,48 @@ class TaskTime:
 
         What is known is said again: who reads this task may have been rescaled and know nothing. And whoever makes
         watermarks says that it is active, since those who read it may remember that it was idle."""
-        saved = {time.subtask: time for time in (SavedTime(*entry) for entry in self._state.get())}
-        before = max((time.parallelism or len(saved) for time in saved.values()), default=0)
-        if before == self._parallelism:
-            self._restore_own(saved.get(self._subtask))
-        elif saved and len(saved) == before:
-            self._restore_watermark(
-                min(time.watermark for time in saved.values()), any(time.firing for time in saved.values())
-            )
+        entries = list(self._state.get())
+        self._restore_channels(entries)
+        watermark, firing = restored_watermark(entries, self._subtask, self._parallelism)
+        if watermark > MIN_WATERMARK:
+            self._restore_watermark(watermark, firing)
         for maker in self._makers:
             maker.announce_time()
 
-    def _restore_own(self, saved: SavedTime | None) -> None:
-        if saved is None:
-            return
+    def _restore_channels(self, entries: list[Any]) -> None:
+        """Of the same subtask among as many as there were."""
+        saved, before = _saved_times(entries)
+        own = saved.get(self._subtask) if before == self._parallelism else None
         valve = self._valve
-        if self._names and saved.channels.keys() == set(self._names):
-            valve.channels = [ChannelProgress(*saved.channels[name]) for name in self._names]
-            valve.watermark = saved.watermark
+        if own is not None and self._names and own.channels.keys() == set(self._names):
+            valve.channels = [ChannelProgress(*own.channels[name]) for name in self._names]
+            valve.watermark = own.watermark
             valve.idle = all(c.idle for c in valve.channels)
             for channel in valve.channels:
-                channel.caught_up = channel.watermark >= saved.watermark
+                channel.caught_up = channel.watermark >= own.watermark
             self._head.process_status(valve.idle)
-        self._restore_watermark(saved.watermark, saved.firing)
 
     def _restore_watermark(self, watermark: int, firing: bool) -> None:
-        if watermark == MIN_WATERMARK:
-            return
         self._head.current_watermark = watermark
         self._valve.watermark = max(watermark, self._valve.watermark)  # other inputs may begin before: never go back
         if firing:
             self._pending = watermark
         else:
             self._head.process_watermark(watermark)
+
+
+def restored_watermark(entries: Iterable[Any], subtask: int, parallelism: int) -> tuple[int, bool]:
+    """Where the time of a subtask was, and whether timers of that watermark are left to fire. `entries`: of all
+    subtasks there were. With another parallelism than before, the lowest watermark counts."""
+    saved, before = _saved_times(entries)
+    if before == parallelism and subtask in saved:
+        return saved[subtask].watermark, saved[subtask].firing
+    if before != parallelism and saved and len(saved) == before:
+        return min(t.watermark for t in saved.values()), any(t.firing for t in saved.values())
+    return MIN_WATERMARK, False
+
+
+def _saved_times(entries: Iterable[Any]) -> tuple[dict[int, SavedTime], int]:
+    """By subtask, and how many subtasks there were."""
+    saved = {time.subtask: time for time in (SavedTime(*entry) for entry in entries)}
+    return saved, max((time.parallelism or len(saved) for time in saved.values()), default=0)

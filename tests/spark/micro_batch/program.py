@@ -1,6 +1,6 @@
 """A micro-batch job that counts into files: for tests in one process, and as a program of its own that they kill.
 
-python -m tests.spark.micro_batch.program FOLDER RECORDS PER_BATCH
+python -m tests.spark.micro_batch.program FOLDER RECORDS PER_BATCH [MASTER]
 """
 
 from __future__ import annotations
@@ -63,8 +63,14 @@ def expected(records: int) -> list[str]:
     return sorted(f"{n % KEYS} {n // KEYS + 1}" for n in range(records))
 
 
-def main(folder: str, records: str, per_batch: str) -> None:
-    configuration = Configuration.from_dict(settings(Path(folder), int(per_batch)) | {"spark.master": "local[2]"})
+def main(folder: str, records: str, per_batch: str, master: str = "local[2]") -> None:
+    patient = {
+        "spark.master": master,
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1000",
+        "restart-strategy.fixed-delay.delay": "100 ms",
+    }
+    configuration = Configuration.from_dict(settings(Path(folder), int(per_batch)) | patient)
     env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(2)
     build(env, Path(folder), int(records), CountPerKey())
     env.execute("counting")

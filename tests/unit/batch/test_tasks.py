@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidegate.common import Types, WatermarkStrategy
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import (
@@ -237,14 +237,14 @@ def test_an_unbounded_source_is_refused_by_name() -> None:
 def test_recovery_and_savepoint_folders_are_checked_first(tmp_path: Any) -> None:
     (tmp_path / "something").write_text("")
     for key, value, message in [
-        ("execution.state-recovery.path", "file:///nowhere", "starts from nothing"),
+        ("execution.state-recovery.path", "file:///nowhere", "the checkpoint was never completed"),
         ("execution.batch.savepoint-path", str(tmp_path), "is not empty"),
         ("execution.batch.savepoint-path", f"{os.devnull}/x", "execution.batch.savepoint-path"),
     ]:
         env = environment(1).set_runtime_mode(RuntimeExecutionMode.BATCH)
         env._configuration.set_string(key, value)
         env.from_collection([1]).print()
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(TidegateError, match=message):
             env.execute()
 
 

@@ -23,9 +23,9 @@ from tidegate.spark.micro_batch.location import load_committables
 from tidegate.spark.micro_batch.places import DRIVER
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, Tick, plan_job
 from tidegate.spark.micro_batch.report import BatchReport
-from tidegate.spark.micro_batch.runtime import initial_point
 from tidegate.spark.micro_batch.savepoints import complete_savepoint
 from tidegate.spark.micro_batch.task import MicroBatchTask
+from tidegate.spark.start_points import initial_point
 from tidegate.testing.in_process_job import graph_of
 
 MOST_BATCHES = 300
@@ -78,7 +78,7 @@ class Engine:
         seed: int = 0,
     ) -> None:
         configuration = Configuration(env._configuration)
-        point = initial_point(configuration)
+        point = initial_point(configuration, "MICRO_BATCH")
         graph = graph_of(env)
         if point is not None:
             graph = adopt_max_parallelism(graph, point.metadata)

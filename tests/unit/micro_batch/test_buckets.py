@@ -6,10 +6,13 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from tests.unit.micro_batch.engine import Engine
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.spark.micro_batch import task_state
 from tidegate.spark.micro_batch.places import pick_places, spark_hash
 from tidegate.spark.micro_batch.plan import Limits
 from tidegate.state.heap.buckets import Buckets
@@ -34,6 +37,16 @@ class Forget(Remember):
         else:
             self.seen.clear()
         yield value
+
+
+class Count(KeyedProcessFunction):
+    def open(self, ctx: Any) -> None:
+        self.seen = ctx.get_state(ValueStateDescriptor("seen", Types.PICKLED_BYTE_ARRAY()))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        count = (self.seen.value() or (0, ""))[0] + 1
+        self.seen.update((count, f"{value} " * 100))
+        yield value, count
 
 
 def engine(function: Any, numbers: list[int], buckets: int, max_records: int = KEYS) -> Engine:
@@ -68,6 +81,24 @@ def test_only_buckets_with_records_are_read_and_written() -> None:
     after = running.memories[1, 0]
     assert after.reads - before.reads == 1
     assert after.writes - before.writes == 1
+
+
+def test_buckets_that_grow_are_split_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a batch that touches few keys: the others move too, and no bucket keeps what has left it."""
+    monkeypatch.setattr(task_state, "MOST_BUCKET_BYTES", 2000)
+    running = engine(Count(), [*range(KEYS), *[7] * 5, *range(KEYS)], 128, max_records=KEYS)
+    running.run_batch()
+    before = running.memories[1, 0].buckets
+    assert sum(map(len, before.values())) > 2000 * len(before)
+    running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=1, buckets=128))
+    for _ in range(5):
+        running.run_batch()
+    blobs = running.memories[1, 0].buckets.values()
+    assert sum(map(len, blobs)) <= 2000 * len(blobs)
+    running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=KEYS, buckets=128))
+    running.run()
+    counts = Counter(dict.fromkeys(range(KEYS), 2)) + Counter({7: 5})
+    assert sorted(running.results) == sorted((key, n) for key in range(KEYS) for n in range(1, counts[key] + 1))
 
 
 def test_buckets_without_entries_are_dropped() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.micro_batch.query_stand_in import KilledError, QueryStandIn
+from tidegate.cli.main import main
 from tidegate.common import Configuration, Duration, Encoder, JobStatus, Types
 from tidegate.common.accumulators import IntCounter
 from tidegate.common.errors import ConfigurationError, JobExecutionError
@@ -19,6 +22,7 @@ from tidegate.contracts.connectors import Boundedness, Source, SourceSplit, Spli
 from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource, FileSink, FileSource, StreamFormat
 from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.snapshots import read_state
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch import job as job_module
 from tidegate.spark.micro_batch import runtime as runtime_module
@@ -42,6 +46,24 @@ class Count(KeyedProcessFunction):
 EXPECTED = sorted(f"{key},{n}" for key in range(10) for n in range(1, RECORDS // 10 + 1))
 
 
+class Tracker:
+    """Spark's StatusTracker: a job per batch, with one stage. `run_again`: jobs whose stage was."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.run_again: set[int] = set()
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        return list(range(self.jobs))
+
+    def getJobInfo(self, job: int) -> Any:
+        return SimpleNamespace(status="SUCCEEDED", stageIds=[job])
+
+    def getStageInfo(self, stage: int) -> Any:
+        attempt = int(stage in self.run_again)
+        return SimpleNamespace(name="Count", currentAttemptId=attempt, numActiveTasks=0)
+
+
 class World:
     """What the job runs on. `hook` is called at each step of each batch."""
 
@@ -50,6 +72,8 @@ class World:
         self.location = folder / "location"
         self.hook: Callable[[str, int], None] = lambda step, batch: None
         self.queries = 0
+        self.tracker = Tracker()
+        self.spark_settings: dict[str, str] = {}
         self.interval = -1
 
     def start(self, session: Any, plan: Any, bundle: Any, logs: Any, attempt: int, *rest: Any) -> Any:
@@ -94,7 +118,13 @@ def job_watermarks() -> Any:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path)
     alive = SimpleNamespace(isStopped=lambda: False)
-    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: alive), uiWebUrl=None))
+    context = SimpleNamespace(
+        _jsc=SimpleNamespace(sc=lambda: alive),
+        uiWebUrl=None,
+        statusTracker=lambda: made.tracker,
+        getConf=lambda: made.spark_settings,
+    )
+    session = SimpleNamespace(sparkContext=context)
     monkeypatch.setattr(runtime_module, "obtain_session", lambda *args, **kwargs: session)
     monkeypatch.setattr(runtime_module, "distribute", lambda *args: None)
     monkeypatch.setattr(runtime_module, "code_for", lambda *args: CodeBundle.collect(()))
@@ -164,6 +194,43 @@ def test_a_driver_that_dies_goes_on_in_the_same_location(world: World, seed: int
     else:
         raise AssertionError("it never came to its end")
     assert world.output() == EXPECTED
+
+
+@pytest.mark.parametrize(("allowed", "queries"), [("4", 2), ("1", 1)])
+def test_a_batch_of_which_spark_has_run_a_part_twice_does_not_count(world: World, allowed: str, queries: int) -> None:
+    """Its parts may be of different records. Where Spark may not do that, nobody asks."""
+
+    def hook(step: str, batch: int) -> None:
+        if step == "report":
+            world.tracker.jobs += 1
+            if world.tracker.jobs == 3:
+                world.tracker.run_again.add(2)
+
+    world.hook = hook
+    world.spark_settings = {"spark.stage.maxConsecutiveAttempts": allowed}
+    client = world.counting()
+    client.get_job_execution_result().result(60)
+    assert world.output() == EXPECTED
+    assert world.queries == queries
+    causes = [failure.failure.summary for failure in client.view().failures]
+    assert len(causes) == queries - 1
+    assert all("run stage 2 ('Count') again" in cause for cause in causes)
+
+
+def test_results_of_a_batch_whose_commit_fails_are_handed_out_once(world: World, monkeypatch: Any) -> None:
+    """Spark has committed it, so it is not run again."""
+    commit_all, failures = job_module.commit_all, [1, 1, 0, 1, 0, 0, 0]
+
+    def failing(*args: Any) -> Any:
+        if failures and failures.pop():
+            raise OSError("not now")
+        return commit_all(*args)
+
+    monkeypatch.setattr(job_module, "commit_all", failing)
+    numbers = world.environment().from_collection(list(range(RECORDS)))
+    assert sorted(numbers.map(lambda n: n).execute_and_collect("collecting")) == list(range(RECORDS))
+    assert not failures
+    assert world.queries == 3  # the last of them fails after the end of the job
 
 
 def test_an_exception_of_a_function_ends_the_job_and_is_told(world: World) -> None:
@@ -243,6 +310,14 @@ def test_triggers_without_python_are_refused(world: World, trigger: str) -> None
         world.counting(tidegate_micro__batch_trigger=trigger)
 
 
+def test_speculative_tasks_are_refused(world: World) -> None:
+    world.spark_settings = {"spark.speculation": "true"}
+    with pytest.raises(ConfigurationError, match=r"spark\.speculation is on: Spark would run a task twice at once"):
+        world.counting()
+    world.spark_settings = {}
+    world.counting().get_job_execution_result().result(60)  # the location is free again
+
+
 def test_settings_of_batch_mode_are_refused(world: World) -> None:
     with pytest.raises(ConfigurationError, match="savepoint-path is of BATCH mode"):
         world.counting(execution_batch_savepoint__path=str(world.folder / "savepoint"))
@@ -253,13 +328,64 @@ def test_a_location_elsewhere_is_refused(world: World) -> None:
         world.counting(tidegate_micro__batch_checkpoint__location="s3://bucket/location")
 
 
-def test_sources_that_discover_splits_are_refused(world: World) -> None:
-    env = world.environment()
-    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(world.folder))
-    watched = source.monitor_continuously(Duration.of_seconds(1)).build()
-    env.from_source(watched, job_watermarks(), "Watched").print()
-    with pytest.raises(ConfigurationError, match="Watched' looks for new splits while the job runs"):
-        env.execute("watching")
+def watching(world: World, trigger: str = "PROCESSING_TIME", **settings: Any) -> Any:
+    """The client of a job that reads the lines of all files that turn up in a folder."""
+    env = world.environment(tidegate_micro__batch_trigger=trigger, **settings)
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(world.folder / "in"))
+    watched = source.monitor_continuously(Duration.of_millis(20)).build()
+    lines = env.from_source(watched, job_watermarks(), "Watched").uid("watched")
+    sink = FileSink.for_row_format(str(world.folder / "out"), Encoder.simple_string_encoder()).build()
+    lines.map(lambda line: line, Types.STRING()).uid("same").sink_to(sink).uid("sink")
+    return env.execute_async("watching")
+
+
+def add_files(world: World, numbers: range) -> list[str]:
+    """All lines that there are then."""
+    folder = world.folder / "in"
+    folder.mkdir(exist_ok=True)
+    for n in numbers:
+        (folder / f".{n}").write_text("".join(f"{n}-{line}\n" for line in range(20)))
+        (folder / f".{n}").rename(folder / f"{n}.txt")
+    return sorted(f"{n}-{line}" for n in range(numbers.stop) for line in range(20))
+
+
+def test_files_that_turn_up_are_read_once_whoever_dies(world: World) -> None:
+    draw = random.Random(1)
+
+    def hook(step: str, batch: int) -> None:
+        if draw.random() < 0.1:
+            raise KilledError(f"a Python worker process exited unexpectedly at {step}")
+
+    expected = add_files(world, range(3))
+    world.hook = hook
+    client = watching(world, restart__strategy_fixed__delay_attempts=1000)
+    for more in (range(3, 6), range(6, 11)):
+        expected = add_files(world, more)
+        while len(world.output()) < len(expected):
+            assert client.view().status is not JobStatus.FAILED
+            time.sleep(0.01)
+    client.stop_with_savepoint(False, str(world.folder / "savepoints")).result(60)
+    assert world.output() == expected
+    assert world.queries > 1
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_available_now_takes_the_files_that_have_come_since(world: World, moves: bool) -> None:
+    """In the same location, and in another one from a savepoint."""
+    from_savepoint: dict[str, Any] = {}
+    for run, more in enumerate((range(3), range(3, 7), range(7, 8))):
+        expected = add_files(world, more)
+        if moves:
+            world.location = world.folder / f"location-{run}"
+            client = watching(world, **from_savepoint)
+            while len(world.output()) < len(expected):
+                time.sleep(0.01)
+            savepoint = client.stop_with_savepoint(False, str(world.folder / "savepoints")).result(60)
+            from_savepoint = {"execution_state__recovery_path": savepoint}
+        else:
+            client = watching(world, "AVAILABLE_NOW")
+        client.get_job_execution_result().result(60)
+        assert world.output() == expected
 
 
 def test_the_location_of_another_job(world: World) -> None:
@@ -312,3 +438,51 @@ def test_a_finished_job_that_is_started_again_does_nothing_more(world: World) ->
     for _ in range(2):
         world.counting().get_job_execution_result().result(60)
     assert world.output() == EXPECTED
+
+
+def test_what_follows_from_a_failure_is_told(world: World) -> None:
+    def hook(step: str, batch: int) -> None:
+        if step == "run" and batch == 1 and world.queries < 4:
+            raise KilledError("a Python worker process exited unexpectedly")
+
+    world.hook = hook
+    client = world.counting(restart__strategy_fixed__delay_attempts=2)
+    with pytest.raises(JobExecutionError):
+        client.get_job_execution_result().result(60)
+    verdicts = [failure.verdict for failure in client.view().failures]
+    assert verdicts[:2] == ["restart after 0.001 s"] * 2
+    assert verdicts[2].startswith("no restart: ")
+
+
+def test_batches_are_shown_in_the_place_of_checkpoints(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(world.folder / "state"))
+    client = world.counting(records=None, rate=5_000)
+    savepoint = client.trigger_savepoint(str(world.folder / "savepoints")).result(60)
+    job = str(client.get_job_id())
+    for command, told in (("list", "RUNNING"), ("show", "batches: "), ("checkpoints", "savepoint")):
+        assert main([command, *([job] if command != "list" else [])]) == 0  # by the job's REST port
+        assert told in capsys.readouterr().out
+    assert main(["stop", job, "-p", str(world.folder / "savepoints")]) == 0
+    assert client.get_job_execution_result().result(60) is not None
+    assert savepoint not in capsys.readouterr().out
+    assert main(["show", job]) == 0  # by the history
+    assert "FINISHED, MICRO_BATCH" in capsys.readouterr().out
+
+
+def test_a_batch_of_a_dead_driver_has_its_savepoint_and_not_that_of_the_next_driver(world: World) -> None:
+    """Spark runs it again with the order that is in its log. What was asked for since is served by the batch after."""
+    dead = str(world.folder / "savepoints" / "of-a-dead-driver")
+    client = world.counting(records=None, rate=5_000)
+    while not (world.folder / "out").exists() or not world.output():
+        time.sleep(0.01)
+    client.cancel().result(60)
+    batch = len(list((world.location / "commits").iterdir()))
+    order = {"savepoint": dead, "permissions": "owner", "drain": False, "batch": batch, "time_ms": 0}
+    (world.location / "offsets" / str(batch)).write_text(json.dumps({"batch": batch, "order": json.dumps(order)}))
+    client = world.counting(records=None, rate=5_000)
+    savepoint = client.trigger_savepoint(str(world.folder / "savepoints")).result(60)
+    assert read_state(savepoint, "count", "count").num_rows == 10
+    client.cancel().result(60)
+    assert not (world.folder / "savepoints" / "of-a-dead-driver" / "_metadata").exists()

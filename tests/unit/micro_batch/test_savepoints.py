@@ -28,10 +28,12 @@ from tidegate.datastream.state import (
     ValueStateDescriptor,
 )
 from tidegate.datastream.window import TumblingEventTimeWindows
+from tidegate.jobmanager.state_assignment import adopt_max_parallelism
 from tidegate.snapshots import read_state
 from tidegate.spark.batch.job_savepoint import complete_savepoint
 from tidegate.spark.batch.plan import SavepointPlan
 from tidegate.spark.batch.plan import plan_job as plan_batches
+from tidegate.spark.start_points import initial_point, start_state
 from tidegate.storage.files import OWNER
 from tidegate.taskmanager.deployment import RuntimeSettings
 from tidegate.testing.in_process_job import InProcessJob, graph_of
@@ -103,10 +105,14 @@ def job(parallelism: int, savepoint: str | None = None) -> DataStream:
     if savepoint is not None:
         config["execution.state-recovery.path"] = savepoint
     env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(config))
-    env.set_parallelism(parallelism)
+    return every_kind(env.set_parallelism(parallelism).from_collection(EVENTS))
+
+
+def every_kind(source: DataStream) -> DataStream:
+    """All kinds of state over the events, which have to be those of one subtask."""
     times = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(5))
     stamped = times.with_timestamp_assigner(lambda event, _: event[1])
-    events = env.from_collection(EVENTS).assign_timestamps_and_watermarks(stamped).uid("times")
+    events = source.assign_timestamps_and_watermarks(stamped).uid("times")
     keyed = events.set_parallelism(1).key_by(lambda event: event[0], Types.STRING())  # one after the other
     seen = keyed.process(EveryKind()).uid("every kind")
     windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(30)))
@@ -147,7 +153,20 @@ def first_part(mode: str, target: Path, parallelism: int, savepoint: str | None 
         return running.results
 
 
+def batch_results(stream: DataStream) -> list[Any]:
+    """All that is left, as a BATCH job that starts from a savepoint."""
+    stream.sink_to(CollectSink())
+    env = stream.get_execution_environment()
+    point = initial_point(env._configuration, "BATCH")
+    assert point is not None
+    graph = adopt_max_parallelism(graph_of(env), point.metadata)
+    start = start_state(graph, point, allow_non_restored=False)
+    return BatchEngine(plan_batches(graph, RuntimeSettings(), 1 << 20, None, start)).run()
+
+
 def the_rest(mode: str, parallelism: int, savepoint: str) -> list[Any]:
+    if mode == "BATCH":
+        return batch_results(job(parallelism, savepoint))
     if mode == "MICRO_BATCH":
         return Engine.collecting(job(parallelism, savepoint), max_records=12, kills=1).run().results
     with InProcessJob.collecting(job(parallelism, savepoint)) as running:
@@ -163,7 +182,7 @@ def test_without_a_savepoint(parallelism: int) -> None:
 
 
 @pytest.mark.parametrize("before", ["STREAMING", "MICRO_BATCH"])
-@pytest.mark.parametrize("after", ["STREAMING", "MICRO_BATCH"])
+@pytest.mark.parametrize("after", ["STREAMING", "MICRO_BATCH", "BATCH"])
 @pytest.mark.parametrize(("p", "q"), [(2, 2), (1, 3), (3, 2)])
 def test_a_savepoint_moves(before: str, after: str, p: int, q: int, tmp_path: Path) -> None:
     results = first_part(before, tmp_path / "savepoint", p)

@@ -345,6 +345,10 @@ class KafkaPartitionReader(SplitReader[Any]):
     def offset(self) -> int:
         return self._next
 
+    @property
+    def settling(self) -> bool:
+        return not self._ended and not self._waiting and self._client.end_of(self.split) is None
+
     def progress(self) -> float | None:
         start, stop = self.split.start, self.split.stop
         return None if stop is None else (self._next - start) / max(1, stop - start)

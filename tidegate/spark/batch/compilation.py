@@ -30,6 +30,7 @@ from tidegate.spark.batch.source_blocks import gives_blocks, with_stand_in_split
 from tidegate.spark.batch.worker import TaskLaunch, run_collected_partition, run_partition
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.session import obtain_session
+from tidegate.spark.start_points import StartState
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
 
@@ -56,10 +57,14 @@ def with_splits(graph: JobGraph) -> JobGraph:
 
 
 def plan_configured(
-    graph: JobGraph, configuration: Configuration, files: WorkerFiles, savepoint: SavepointPlan | None = None
+    graph: JobGraph,
+    configuration: Configuration,
+    files: WorkerFiles,
+    savepoint: SavepointPlan | None = None,
+    start: StartState | None = None,
 ) -> BatchPlan:
     settings = dataclasses.replace(runtime_settings(configuration, None), cached_files=files.paths())
-    return plan_job(graph, settings, options.read(configuration, options.BATCH_BUFFER_SIZE), savepoint)
+    return plan_job(graph, settings, options.read(configuration, options.BATCH_BUFFER_SIZE), savepoint, start)
 
 
 def collected_rdd(submission: Submission) -> RDD[bytes]:

@@ -20,6 +20,7 @@ from tidegate.graph.operator_specs import AssignTimestampsSpec, AsyncSpec, Reduc
 from tidegate.spark.batch.blocks import MAX_CONSUMERS, NO_GROUP
 from tidegate.spark.batch.combining import combinable
 from tidegate.spark.batch.order import OrderLayout, Phase
+from tidegate.spark.start_points import StartState
 from tidegate.storage.location import StorageLocation
 from tidegate.taskmanager.deployment import RuntimeSettings
 
@@ -75,6 +76,7 @@ class VertexPlan:
     settings: RuntimeSettings
     buffer_bytes: int
     savepoint: SavepointPlan | None = None
+    start: StartState | None = None  # of its subtasks
     prints_on_driver: bool = False  # what print sinks write is part of the report
 
     @property
@@ -106,7 +108,11 @@ def check_bounded(graph: JobGraph) -> None:
 
 
 def plan_job(
-    graph: JobGraph, settings: RuntimeSettings, buffer_bytes: int, savepoint: SavepointPlan | None
+    graph: JobGraph,
+    settings: RuntimeSettings,
+    buffer_bytes: int,
+    savepoint: SavepointPlan | None,
+    start: StartState | None = None,
 ) -> BatchPlan:
     graph = dataclasses.replace(graph, vertices=tuple(_prepared(v, savepoint is not None) for v in graph.vertices))
     consumers = tuple(tuple(dict.fromkeys(int(e.target) for e in graph.out_edges(v.vertex_id))) for v in graph.vertices)
@@ -130,6 +136,7 @@ def plan_job(
                 settings=settings,
                 buffer_bytes=buffer_bytes,
                 savepoint=savepoint,
+                start=None if start is None else start.of_vertex(int(vertex.vertex_id)),
             )
         )
     return BatchPlan(graph, tuple(plans), consumers)

@@ -6,6 +6,9 @@ state is dropped: only one group's state exists at a time.
 
 With a savepoint at the end, state is kept instead, and time comes to where the watermark strategies had brought it:
 windows that are complete by then fire, those that are open are in the savepoint.
+
+From a savepoint at the start, all state of the subtask is there from the beginning, and time is where it was: what is
+late there is late here. State is kept to the end, when all timers fire, also those of keys without records.
 """
 
 from __future__ import annotations
@@ -40,11 +43,12 @@ from tidegate.taskmanager.edge_output import EdgeOutput, make_edge_output
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operator_contexts import OperatorContexts
+from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables, ReadsByKeys, TakesCombined
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.services import OperatorServices
-from tidegate.taskmanager.task_time import SavedTime, TaskTime
+from tidegate.taskmanager.task_time import SavedTime, TaskTime, restored_watermark
 from tidegate.taskmanager.user_report import UserReport
 
 log = logging.getLogger("tidegate.worker")
@@ -65,7 +69,10 @@ class BatchTask:
         self._subtask = subtask
         self._attempt_id = attempt_id
         self._host = BatchHost()
-        self._keeps_state = plan.savepoint is not None
+        restored = None if plan.start is None else plan.start.of_task(int(plan.vertex.vertex_id), subtask)
+        self._saves = plan.savepoint is not None
+        self._restored = restored is not None
+        self._keeps_state = self._saves or self._restored
         settings = plan.settings
         kind = settings.state_backend if self._keeps_state else HASHMAP
         self._out = blocks.BlockOutput(plan.buffer_bytes, self._fail_pickling)
@@ -89,6 +96,7 @@ class BatchTask:
             OperatorServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self, None, log.warning),
             KeyedBackends(kind, settings.rocksdb, 0, self._host.clock.now_ms),
             dataclasses.replace(settings, checkpointing=False),
+            restored,
         )
         self._chain = OperatorChain(self._vertex, outputs, self._operator_context)
         self._waits = any(op.asynchronous for op in self._chain.operators)
@@ -127,7 +135,7 @@ class BatchTask:
 
     def _end_series(self, plan: OutputPlan) -> dict[int, blocks.BlockSeries]:
         """By target, for where time had come to."""
-        if not self._keeps_state:
+        if not self._saves:
             return {}
         header = blocks.Header(plan.consumer, blocks.END, plan.edge.target_input, blocks.NO_GROUP)
         first = plan.layout.first(Phase.END, 0, plan.first_producer + self._subtask)
@@ -155,6 +163,8 @@ class BatchTask:
                 print_to(self._print)
             self._chain.open()
             source = self._chain.source
+            if self._restored and source is None:
+                yield from self._restore_time()
             if source is None:
                 yield from self._read(received)
             else:
@@ -279,15 +289,27 @@ class BatchTask:
         yield from self._out.take()
         if self._keeps_state:
             return
+        yield from self._fire_all_timers(head)
+        head.forget_keys()
+        head.current_watermark = MIN_WATERMARK
+        self._settle()
+
+    def _restore_time(self) -> Iterator[bytes]:
+        head = self._chain.head
+        state = head.context.operator_state.get_union_list_state(ListStateDescriptor(TaskTime.STATE_NAME))
+        watermark, firing = restored_watermark(state.get(), self._subtask, self._vertex.parallelism)
+        if watermark > MIN_WATERMARK:
+            if firing:
+                yield from self._fire_event_timers(watermark)
+            head.process_watermark(watermark)
+
+    def _fire_all_timers(self, head: Operator) -> Iterator[bytes]:
         yield from self._fire_event_timers(MAX_WATERMARK)
-        last = head.last_processing_timer()
+        last = head.last_processing_timer() if isinstance(head, ReadsByKeys) else None
         if last is not None:
             while not head.fire_processing_timers(last + 1, _TIMERS_AT_ONCE):
                 self._settle()
                 yield from self._out.take()
-        head.forget_keys()
-        head.current_watermark = MIN_WATERMARK
-        self._settle()
 
     def _fire_event_timers(self, watermark: int) -> Iterator[bytes]:
         head = self._chain.head
@@ -297,10 +319,12 @@ class BatchTask:
             yield from self._out.take()
 
     def _finish(self, source: SourceOperator | None) -> Iterator[bytes]:
-        if self._keeps_state:
+        if self._saves:
             yield from self._come_to_rest(source)
         else:
             if source is None:
+                if self._restored:
+                    yield from self._fire_all_timers(self._chain.head)
                 self._chain.head.process_watermark(MAX_WATERMARK)
             while not self._chain.finish():
                 self._host.wait(self._chain.next_deadline())
@@ -322,7 +346,7 @@ class BatchTask:
     def _come_to_rest(self, source: SourceOperator | None) -> Iterator[bytes]:
         """Everything but the end: a streaming job goes on from here."""
         head, now = self._chain.head, self._host.clock.now_ms()
-        watermark = min(self._edge_watermarks.values(), default=MIN_WATERMARK)
+        watermark = max(head.current_watermark, min(self._edge_watermarks.values(), default=MIN_WATERMARK))
         if source is not None:
             source.announce_reached()
         elif watermark > MIN_WATERMARK:

@@ -45,6 +45,8 @@ class SparkStreamSource(Source[Row], DriverSide):
     """Made by `StreamExecutionEnvironment.from_spark_stream`. The DataFrame and its query stay on the driver."""
 
     gives_timestamps = False
+    fed_meanwhile = True
+    """What is there to read is brought by a query of its own while the job runs."""
 
     def __init__(self, sdf: DataFrame, configuration: Configuration, settings: QuerySettings, name: str) -> None:
         self._sdf: DataFrame | None = sdf

@@ -20,6 +20,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,21 +31,27 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.failure_history import FailureHistory
+from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
+from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.protocol.instructions import JobEnded
 from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.batch.commits import commit_all
 from tidegate.spark.batch.job import RetryPolicy
+from tidegate.spark.batch.remaining_tasks import tasks_are_gone
 from tidegate.spark.batch.worker import failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch.client import MicroBatchJobClient
+from tidegate.spark.micro_batch.discovery import SplitSearch, first_states
 from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, load_committables
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, width
 from tidegate.spark.micro_batch.progress import Batches, Totals
 from tidegate.spark.micro_batch.query import start_query
 from tidegate.spark.micro_batch.report import BatchReport
+from tidegate.spark.micro_batch.reruns import StageReruns
 from tidegate.spark.micro_batch.savepoints import SavepointRequests, complete_savepoint
 from tidegate.spark.micro_batch.ticks import Control
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
@@ -82,7 +89,9 @@ class MicroBatchJob:
         location: CheckpointLocation,
         temporary: bool,
         logs: WorkerLogs,
+        point: RestorePoint | None = None,
     ) -> None:
+        """`point`: what a job starts from that begins in this location."""
         self._session = session
         self._plan = plan
         self._graph = plan.graph
@@ -105,7 +114,11 @@ class MicroBatchJob:
         self._attempt = 0
         self._cancelled = threading.Event()
         self._wake = threading.Event()
+        known = location.known_splits(lambda: first_states(plan.graph, point))
+        self._search = SplitSearch(plan.graph, known, self._wake.set)
         self._query: Any = None
+        self._started = threading.Event()  # `_query` is that of this attempt
+        self._reruns = StageReruns(session.sparkContext.statusTracker(), session.sparkContext.getConf())
         # Between the thread that `_on_batch` comes on and the job's own: set by the first, taken by the second.
         self._reported: BatchReport | None = None
         self._batch_error: BaseException | None = None
@@ -169,6 +182,7 @@ class MicroBatchJob:
             log.debug("micro-batch job %s failed on the driver", self._job_id, exc_info=True)
             self._record(describe(error))
         finally:
+            self._search.close()
             self._location.close()
             shutil.rmtree(self._control_folder, ignore_errors=True)
             if self._temporary:
@@ -194,6 +208,9 @@ class MicroBatchJob:
             try:
                 self._location.check()
                 self._commit_left_over()
+                report = self._committed_report()
+                if report is not None and self._hand_out(report):  # the attempt failed between commit and this
+                    return True, ""
                 following = self._location.next_batch
                 if following:
                     self._batches.restored(following - 1, self._clock.now_ms())
@@ -212,6 +229,7 @@ class MicroBatchJob:
                 raised = told is not None
             self._record(failure)
             verdict = self._policy.on_failure(failure, raised, self._clock.now_ms())
+            self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
             if isinstance(verdict, str):
                 return False, verdict
             log.warning("job %s: attempt %d failed: %s", self._graph.name, self._attempt, failure.summary)
@@ -224,15 +242,17 @@ class MicroBatchJob:
 
     def _commit_left_over(self) -> None:
         """What a batch before this attempt had prepared, and Spark has committed."""
-        for batch, committables in self._location.to_commit():
+        for batch, committables, taken in self._location.to_commit():
             commit_all(self._graph, load_committables(committables), self._commit_retries, self._commit_backoff_ms)
-            self._location.committed(batch)
+            self._search.taken(taken)
+            self._location.committed(batch, self._search.states)
 
     def _run_query(self, following: int) -> bool:
         """True: the job has come to its end. Raises when the query has failed."""
         self._reported, self._batch_error = None, None
         self._allow(following)
         attempt = self._attempt
+        self._started.clear()
         self._query = start_query(
             self._session,
             self._plan,
@@ -245,13 +265,13 @@ class MicroBatchJob:
             self._shown_name(),
             lambda rows, batch: self._on_batch(rows, batch, attempt),
         )
+        self._started.set()
         try:
             while not self._cancelled.is_set():
                 report = self._committed_report()
-                if report is not None:
-                    self._reported = None
-                    if self._complete(report):
-                        return True
+                if report is not None and self._complete(report):
+                    return True
+                self._search.look(self._clock.now_ms())
                 if self._allow_at_ms and self._clock.now_ms() >= self._allow_at_ms:
                     self._allow(self._allowed + 1)
                 self._wake.wait(_WATCH_S if self._reported is None and not self._allow_at_ms else _LOOK_S)
@@ -282,6 +302,13 @@ class MicroBatchJob:
         with contextlib.suppress(Exception):  # the session is gone, and the query with it
             self._query.stop()
             self._query.awaitTermination(_STOP_S)
+            self._wait_for_tasks(str(self._query.runId))
+
+    def _wait_for_tasks(self, group: str) -> None:
+        """One that is late would write its state over that of the next attempt."""
+        tracker, deadline = self._session.sparkContext.statusTracker(), self._clock.now_ms() + _STOP_S * 1000
+        while not tasks_are_gone(tracker, group) and self._clock.now_ms() < deadline:
+            time.sleep(_LOOK_S)
 
     def _allow(self, batch: int) -> None:
         request = self._savepoints.take()
@@ -289,7 +316,8 @@ class MicroBatchJob:
         self._allowed = batch
         self._batch_began_ms = self._clock.now_ms()
         if request is None:
-            self._control.allow(batch)
+            # With the first batch the subtasks say what they have: a snapshot of an older version says it nowhere else.
+            self._control.allow(batch, splits=self._search.orders() if batch else None)
         else:
             self._control.allow(batch, request.target, self._savepoints.permissions, request.drain)
 
@@ -299,10 +327,12 @@ class MicroBatchJob:
         try:
             self._check_current(attempt)
             payloads = [bytes(row.payload) for row in rows.collect()]
+            self._started.wait(_STOP_S)
+            self._reruns.check(str(self._query.runId))
             report = BatchReport.read(batch, payloads, self._tasks)
             self._check_current(attempt)
             self._location.check()
-            self._location.prepared(batch, report.committables())
+            self._location.prepared(batch, report.committables(), report.taken())
             self._reported = report
         except BaseException as error:
             self._batch_error = error
@@ -318,7 +348,20 @@ class MicroBatchJob:
         batch = report.batch
         committables = load_committables(report.committables())
         commit_all(self._graph, committables, self._commit_retries, self._commit_backoff_ms)
-        self._location.committed(batch)
+        self._search.taken(report.taken())
+        self._location.committed(batch, self._search.states)
+        if self._hand_out(report):
+            return True
+        if report.records_read == 0:
+            self._allow_at_ms = self._clock.now_ms() + _IDLE_S * 1000
+        else:
+            self._allow(batch + 1)
+        return False
+
+    def _hand_out(self, report: BatchReport) -> bool:
+        """Spark and the sinks have committed the batch. Returns what `_complete` does. Done once for each batch that
+        this driver has run, also when the attempt has failed before."""
+        self._reported = None
         self.client.deliver(report.collected())
         self._totals.add(report)
         stopped = self._finish_savepoint(report)
@@ -327,23 +370,19 @@ class MicroBatchJob:
         self._batches.add(report, AttemptNumber(self._attempt), taken, self._batch_began_ms, now)
         self._publisher.accumulators = self._totals.accumulators()
         self._publisher.update(metrics=self._totals.metrics(), checkpoints=self._batches.view())
-        nothing_read = report.records_read == 0
-        if report.ended or stopped or (self._available_now and nothing_read and not taken):
-            return True
-        if nothing_read:
-            self._allow_at_ms = now + _IDLE_S * 1000
-        else:
-            self._allow(batch + 1)
-        return False
+        all_read = report.records_read == 0 and not report.savepoint and self._search.at_rest
+        return report.ended or stopped or (self._available_now and all_read)
 
     def _finish_savepoint(self, report: BatchReport) -> bool:
         """True: the job ends with it."""
         request = self._savepoints.under_way
-        if request is None or not any(task.snapshot or task.savepoint_error for task in report.tasks):
+        if request is None or report.savepoint != request.target:
             return False
         permissions = self._savepoints.permissions
         try:
-            complete_savepoint(request.target, permissions, self._graph, report, self._clock.now_ms())
+            complete_savepoint(
+                request.target, permissions, self._graph, report, self._clock.now_ms(), self._search.states
+            )
         except Exception as error:
             self._savepoints.failed(error)
             return False
@@ -353,6 +392,10 @@ class MicroBatchJob:
     # ------------------------------------------------------------ what is shown
     def _record(self, failure: FailureInfo) -> None:
         self._failures.record(AttemptNumber(self._attempt), failure, self._clock.now_ms())
+        self._publisher.update(failures=self._failures.entries)
+
+    def _decided(self, verdict: str) -> None:
+        self._failures.decided(verdict)
         self._publisher.update(failures=self._failures.entries)
 
     def _changed(self, status: JobStatus) -> None:

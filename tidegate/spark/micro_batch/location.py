@@ -1,7 +1,8 @@
 """The checkpoint location of a micro-batch job: Spark's own files, and beside them a folder of ours, `tidegate`.
 
-    tidegate/job.json        whose it is: job id, operators, and the latest batch that was seen
-    tidegate/commits/<n>     what the sinks have prepared in batch n, until it is committed
+    tidegate/job.json        whose it is: job id, operators, the latest batch that was seen, and which splits are known
+    tidegate/commits/<n>     what the sinks have prepared in batch n, and the splits that it has taken, until it is
+                             committed
 
 Spark writes `commits/<n>` when batch n is done with all its state. What the sinks have prepared is written before that
 (`prepared`), committed after it (`committed`), and then forgotten. So after a crash it is known what to do: a batch
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,11 +23,14 @@ import msgspec
 from tidegate.common import options
 from tidegate.common.errors import ConfigurationError, InternalError, TidegateError
 from tidegate.common.ids import OperatorId
+from tidegate.spark.micro_batch.report import TakenSplits
+from tidegate.storage.handles import EnumeratorState
 from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.location import StorageLocation
 
 _FORMAT = 1
 Committables = list[tuple[OperatorId, bytes]]
+States = Mapping[OperatorId, EnumeratorState]
 
 
 class LocationError(TidegateError):
@@ -40,6 +44,7 @@ class _JobFile(msgspec.Struct, frozen=True, kw_only=True):
     program: dict[str, str]  # plan.fingerprint
     latest: int = -1  # the latest batch that Spark has committed, as far as the job has seen
     attempts: int = 0  # how often the query was started, by all runs of the program
+    known: dict[str, EnumeratorState] | None = None  # splits of sources that find them, as of batch `latest`
 
 
 class CheckpointLocation:
@@ -111,38 +116,51 @@ class CheckpointLocation:
 
     def begin_attempt(self) -> int:
         """A number for the query that is about to be started: no other has had it here."""
-        job = self._job
-        if job is None:
-            raise InternalError("the checkpoint location is not open")
+        job = self._opened()
         self._write_job(msgspec.structs.replace(job, attempts=job.attempts + 1))
         return job.attempts
+
+    def known_splits(self, at_first: Callable[[], States]) -> States:
+        """Of sources that find splits while the job runs. `at_first`: asked when no batch is done yet."""
+        job = self._opened()
+        if job.known is None or not self.next_batch:
+            job = msgspec.structs.replace(job, known={str(o): state for o, state in at_first().items()})
+            self._write_job(job)
+        return {OperatorId(operator): state for operator, state in (job.known or {}).items()}
+
+    def _opened(self) -> _JobFile:
+        if self._job is None:
+            raise InternalError("the checkpoint location is not open")
+        return self._job
 
     def spark_committed(self, batch: int) -> bool:
         return os.path.exists(os.path.join(self.path, "commits", str(batch)))
 
     # ------------------------------------------------------------ what the sinks have prepared
-    def prepared(self, batch: int, committables: Committables) -> None:
+    def prepared(self, batch: int, committables: Committables, taken: list[TakenSplits]) -> None:
         """In the place of what an earlier run of the batch has prepared."""
         path = os.path.join(self._pending, str(batch))
-        if committables:
-            _write(path, pickle.dumps(committables, 5))
+        if committables or taken:
+            _write(path, pickle.dumps((committables, taken), 5))
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def to_commit(self) -> Iterator[tuple[int, Committables]]:
-        """The batches that Spark has committed and the sinks have not, oldest first."""
+    def to_commit(self) -> Iterator[tuple[int, Committables, list[TakenSplits]]]:
+        """The batches that Spark has committed and the job has not, oldest first."""
         for batch in sorted(self._numbers(self._pending)):
             if self.spark_committed(batch):
                 with open(os.path.join(self._pending, str(batch)), "rb") as file:
-                    yield batch, pickle.loads(file.read())
+                    yield batch, *pickle.loads(file.read())
 
-    def committed(self, batch: int) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._pending, str(batch)))
+    def committed(self, batch: int, known: States) -> None:
+        """`known`: the splits as of this batch."""
         job = self._job
         if job is not None and batch > job.latest:
-            self._write_job(msgspec.structs.replace(job, latest=batch))
+            states = {str(operator): state for operator, state in known.items()}
+            self._write_job(msgspec.structs.replace(job, latest=batch, known=states))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._pending, str(batch)))
 
     # ------------------------------------------------------------ files
     def _read_job(self) -> _JobFile | None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
-from tidegate.common.errors import InternalError
 from tidegate.common.ids import CheckpointId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph, JobVertex
-from tidegate.jobmanager.state_assignment import StateAssigner
 from tidegate.spark.micro_batch.places import pick_places
-from tidegate.storage.handles import TaskRestore
+from tidegate.spark.start_points import StartState, start_state
 from tidegate.taskmanager.deployment import RuntimeSettings
+
+
+class SplitOrder(msgspec.Struct, frozen=True):
+    """Splits that one source has found."""
+
+    splits: list[tuple[int, str]]  # (subtask, the pickled split in base64)
+    complete: bool  # no others will come
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +31,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     savepoint: str = ""  # URI of the folder for a savepoint at the end of the batch
     permissions: str = ""  # of that folder
     drain: bool = False  # the sources end here
+    splits: dict[str, SplitOrder] = {}  # by operator id
 
     @property
     def checkpoint_id(self) -> CheckpointId:
@@ -46,9 +51,7 @@ class MicroBatchPlan:
     settings: RuntimeSettings
     limits: Limits
     places: dict[tuple[int, int], int]  # (vertex, subtask) -> see `places`
-    restores: dict[tuple[int, int], TaskRestore] = field(default_factory=dict)  # what the first batch starts from
-    restored_id: CheckpointId | None = None  # of that snapshot
-    restore_root: str = ""  # URI that the handles in `restores` are relative to
+    start: StartState | None = None  # what the first batch begins with
 
     def buckets_per_group(self, vertex: JobVertex) -> int:
         return -(-self.limits.buckets // vertex.max_parallelism)
@@ -71,16 +74,8 @@ def plan_job(
 ) -> MicroBatchPlan:
     """SnapshotError when `point` does not fit the graph."""
     places = pick_places(((int(v), int(i)) for v, i in graph.all_tasks()), width(graph))
-    plan = MicroBatchPlan(graph, settings, limits, places)
-    if point is None:
-        return plan
-    restores: dict[tuple[int, int], TaskRestore] = {}
-    for slot in StateAssigner(graph, allow_non_restored).assign(point).values():
-        for task in slot.tasks:
-            if task.channels or task.moved:
-                raise InternalError("in-flight records were let through to a micro-batch job")
-            restores[int(task.vertex), int(task.subtask)] = task
-    return dataclasses.replace(plan, restores=restores, restored_id=point.checkpoint_id, restore_root=point.root)
+    start = None if point is None else start_state(graph, point, allow_non_restored)
+    return MicroBatchPlan(graph, settings, limits, places, start)
 
 
 def fingerprint(graph: JobGraph, limits: Limits) -> dict[str, str]:

@@ -17,6 +17,16 @@ from tidegate.storage.handles import TaskSnapshot
 
 
 @dataclass(frozen=True)
+class TakenSplits:
+    """What one subtask of a source that finds splits has taken in a batch."""
+
+    operator_id: OperatorId
+    names: tuple[str, ...]  # of those splits; when it starts from a snapshot, of all that it has
+    count: int  # how many of them the order had
+    complete: bool  # the order said that there are no others to come
+
+
+@dataclass(frozen=True)
 class TaskReport:
     vertex: int
     subtask: int
@@ -30,7 +40,9 @@ class TaskReport:
     accumulators: bytes = b""
     committables: tuple[tuple[OperatorId, bytes], ...] = ()  # by operator: the pickled list
     collected: tuple[bytes, ...] = ()  # results of `execute_and_collect`: pickled lists of values
-    snapshot: bytes = b""  # msgpack of a TaskSnapshot: its part of a savepoint
+    taken: TakenSplits | None = None
+    savepoint: str = ""  # the folder that its part of a savepoint is in, or should be
+    snapshot: bytes = b""  # msgpack of a TaskSnapshot: that part
     savepoint_error: str = ""  # why it could not write its part
 
     def to_row(self) -> bytes:
@@ -70,8 +82,17 @@ class BatchReport:
     def committables(self) -> list[tuple[OperatorId, bytes]]:
         return [pair for task in self.tasks for pair in task.committables]
 
+    def taken(self) -> list[TakenSplits]:
+        return [task.taken for task in self.tasks if task.taken is not None]
+
     def snapshots(self) -> list[TaskSnapshot]:
         return [msgspec.msgpack.decode(t.snapshot, type=TaskSnapshot) for t in self.tasks if t.snapshot]
+
+    @property
+    def savepoint(self) -> str:
+        """The folder of the savepoint that was ordered for this batch, "" without one. It may be an order of a driver
+        that is dead: Spark runs a batch again with the order that it had."""
+        return next((t.savepoint for t in self.tasks if t.savepoint), "")
 
     def savepoint_error(self) -> str:
         return next((t.savepoint_error for t in self.tasks if t.savepoint_error), "")

@@ -30,10 +30,10 @@ from tidegate.spark.micro_batch.location import CheckpointLocation
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, fingerprint, plan_job, width
 from tidegate.spark.micro_batch.query import check_spark
 from tidegate.spark.session import obtain_session, workers_write_to_the_terminal
+from tidegate.spark.start_points import initial_point
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.storage.location import StorageLocation
-from tidegate.storage.metadata import read_metadata
 from tidegate.taskmanager.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class MicroBatchRuntime(Runtime):
         configuration, files = submission.configuration, submission.files
         check_spark()
         _check_settings(configuration)
-        _check_sources(submission.graph)
+        _check_sources(submission.graph, options.read(configuration, options.MICRO_BATCH_TRIGGER))
         graph = make_splits(submission.graph)
         starting.check_start(width(graph))
         check_picklable(graph)
@@ -56,7 +56,7 @@ class MicroBatchRuntime(Runtime):
             buckets=options.read(configuration, options.MICRO_BATCH_BUCKETS),
         )
         settings = dataclasses.replace(runtime_settings(configuration, None), cached_files=files.paths())
-        point = initial_point(configuration)
+        point = initial_point(configuration, "MICRO_BATCH")
         if point is not None:
             graph = adopt_max_parallelism(graph, point.metadata)
         path, temporary = _location_of(configuration, graph)
@@ -69,7 +69,7 @@ class MicroBatchRuntime(Runtime):
                 point = None
             allow = JobSettings.from_configuration(graph.name, configuration).allow_non_restored_state
             plan = plan_job(graph, settings, limits, point, allow)
-            return _run(submission, plan, location, temporary).client
+            return _run(submission, plan, location, temporary, point).client
         except BaseException:
             location.close()
             if temporary:
@@ -77,44 +77,43 @@ class MicroBatchRuntime(Runtime):
             raise
 
 
-def _run(submission: Submission, plan: MicroBatchPlan, location: CheckpointLocation, temporary: bool) -> MicroBatchJob:
+def _run(
+    submission: Submission,
+    plan: MicroBatchPlan,
+    location: CheckpointLocation,
+    temporary: bool,
+    point: RestorePoint | None,
+) -> MicroBatchJob:
     from tidegate.spark.micro_batch.job import MicroBatchJob  # not before Spark is known to be new enough
 
     configuration, files = submission.configuration, submission.files
     session = obtain_session(configuration, submission.session, width(plan.graph), busy=jobs_are_running())
+    if str(session.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
+        raise ConfigurationError(
+            "spark.speculation is on: Spark would run a task twice at once, and what counts of a batch could be the "
+            "records of one and the state of the other. Switch it off for MICRO_BATCH jobs"
+        )
     spare_background_jobs()
     distribute(session, files)
     settings = LogSettings.from_configuration(configuration)
     settings.apply_to_driver()
     on_terminal = workers_write_to_the_terminal(session)
     logs = WorkerLogs(plan.graph.job_id, plan.graph.name, settings, on_terminal=on_terminal)
-    job = MicroBatchJob(session, plan, code_for(session, files), configuration, location, temporary, logs)
+    job = MicroBatchJob(session, plan, code_for(session, files), configuration, location, temporary, logs, point)
     job.start()
     return job
 
 
-def initial_point(configuration: Configuration) -> RestorePoint | None:
-    path = options.read(configuration, options.RECOVERY_PATH)
-    if not path:
-        return None
-    loaded = read_metadata(path)
-    if loaded.metadata.channels:
-        raise ConfigurationError(
-            f"{options.RECOVERY_PATH.key}: {path} is an unaligned checkpoint, which holds records that were on their "
-            "way; a MICRO_BATCH job has no channels to put them into. Start it from a savepoint, or from an aligned "
-            "checkpoint"
-        )
-    return RestorePoint(loaded.metadata, str(loaded.root), owned=False)
-
-
-def _check_sources(graph: JobGraph) -> None:
+def _check_sources(graph: JobGraph, trigger: str) -> None:
     for vertex in graph.vertices:
         head = vertex.operators[0]
-        if isinstance(head.spec, SourceSpec) and getattr(head.spec.source, "discovery_interval_ms", None) is not None:
+        if not isinstance(head.spec, SourceSpec):
+            continue
+        if trigger == "AVAILABLE_NOW" and getattr(head.spec.source, "fed_meanwhile", False):
             raise ConfigurationError(
-                f"'{head.name}' looks for new splits while the job runs, which MICRO_BATCH mode cannot do yet. Let it "
-                "read what is there at the start (files: no monitor_continuously; Kafka: "
-                "partition.discovery.interval.ms = -1), or run the job in STREAMING mode"
+                f"{options.MICRO_BATCH_TRIGGER.key} is AVAILABLE_NOW, but '{head.name}' (from_spark_stream) is fed by "
+                "a query of its own while the job runs: what is there when it looks says nothing. Use PROCESSING_TIME "
+                "and stop the job, or read the DataFrame with from_spark"
             )
 
 

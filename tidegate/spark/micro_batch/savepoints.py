@@ -6,12 +6,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError, SnapshotError
-from tidegate.common.ids import AttemptNumber, CheckpointId
+from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId
 from tidegate.fault_tolerance.barriers.pending_checkpoint import PendingCheckpoint
 from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind, CheckpointRequest
 from tidegate.graph.job_graph import JobGraph
@@ -19,6 +19,7 @@ from tidegate.spark.batch.job_savepoint import delete_strays
 from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.state.savepoint.format import new_savepoint, write_savepoint_metadata
 from tidegate.storage.files import open_files
+from tidegate.storage.handles import EnumeratorState
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.worker_storage import JobManagerWorkerStorage
 
@@ -99,16 +100,24 @@ class SavepointRequests:
             request.future.complete_exceptionally(SnapshotError(f"no savepoint was taken: {self._over}"))
 
 
-def complete_savepoint(target: str, permissions: str, graph: JobGraph, report: BatchReport, now_ms: float) -> None:
+def complete_savepoint(
+    target: str,
+    permissions: str,
+    graph: JobGraph,
+    report: BatchReport,
+    now_ms: float,
+    known: Mapping[OperatorId, EnumeratorState] | None = None,
+) -> None:
     """Write the metadata, which makes it a savepoint, when all is there and nothing else is. SnapshotError, and nothing
-    is left, when a subtask could not write its part."""
+    is left, when a subtask could not write its part. `known`: the splits of sources that find them."""
     files = open_files(StorageLocation.parse(target).with_permissions(permissions))
     try:
         if error := report.savepoint_error():
             raise SnapshotError(f"no savepoint was taken: {error}")
         request = CheckpointRequest(CheckpointKind.SAVEPOINT, target=target)
         checkpoint_id = CheckpointId(report.batch + 1)
-        pending = PendingCheckpoint(checkpoint_id, request, AttemptNumber(0), graph, int(now_ms), 0.0)
+        states = dict(known or {})
+        pending = PendingCheckpoint(checkpoint_id, request, AttemptNumber(0), graph, int(now_ms), 0.0, states)
         for snapshot in report.snapshots():
             pending.acknowledge(snapshot)
         metadata = pending.metadata()

@@ -15,8 +15,10 @@ changed are written.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import logging
+import pickle
 from collections.abc import Iterable, Iterator
 
 import cloudpickle
@@ -35,8 +37,8 @@ from tidegate.protocol.messages import Message
 from tidegate.spark.batch.host import BatchHost
 from tidegate.spark.micro_batch.exchange import BatchChannel, Row, RowWriter, fill_inputs
 from tidegate.spark.micro_batch.places import DRIVER
-from tidegate.spark.micro_batch.plan import MicroBatchPlan, Tick
-from tidegate.spark.micro_batch.report import TaskReport
+from tidegate.spark.micro_batch.plan import MicroBatchPlan, SplitOrder, Tick
+from tidegate.spark.micro_batch.report import TakenSplits, TaskReport
 from tidegate.spark.micro_batch.task_state import (
     NO_TIMER,
     KeyedStates,
@@ -56,7 +58,6 @@ from tidegate.storage.files import open_files
 from tidegate.storage.handles import OperatorSnapshot, TaskSnapshot
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.reader import InlineStateSource
-from tidegate.storage.worker_storage import file_source
 from tidegate.storage.writers import InlineTaskStateWriter
 from tidegate.taskmanager.chain import OperatorChain
 from tidegate.taskmanager.edge_output import EdgeOutput, make_edge_output
@@ -65,6 +66,7 @@ from tidegate.taskmanager.operator_contexts import OperatorContexts, RestoredSta
 from tidegate.taskmanager.operators.base import bind
 from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables
 from tidegate.taskmanager.operators.collect import CollectOperator
+from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.task import Task, TaskChannels, TaskState
 from tidegate.taskmanager.timers import OperatorTimers
@@ -73,6 +75,8 @@ from tidegate.taskmanager.user_report import UserReport
 log = logging.getLogger("tidegate.worker")
 
 _FIRST_RECORD_MS = 100.0  # how long a source waits for its first record of a batch
+_NEXT_RECORD_MS = 10.0  # and for one that may be there at any moment, at its beginning
+_CONNECTING_MS = 10_000.0  # and for readers that still make a connection
 _UNLIMITED = 1 << 62
 
 
@@ -99,8 +103,12 @@ class MicroBatchTask:
         self._attempt_id = attempt_id
         self._host = BatchHost()
         self._settings = dataclasses.replace(plan.settings, checkpointing=False)
-        self._buckets = Buckets(self._vertex.max_parallelism, plan.buckets_per_group(self._vertex))
+        self._per_group = plan.buckets_per_group(self._vertex)
+        self._buckets = Buckets(self._vertex.max_parallelism, self._per_group)
+        self._cut_anew = False  # into more buckets than before
         self._keyed = any(node.spec.keyed for node in self._vertex.operators)
+        self._connected_ms = 0.0  # readers were still making a connection then
+        self._taken: TakenSplits | None = None
         self._collected: list[bytes] = []
         self._collecting: list[CollectOperator] = []
         self._edges: list[EdgeOutput[OutputChannel]] = []
@@ -114,6 +122,8 @@ class MicroBatchTask:
         if own is not None and own.ended and not self._tick.savepoint:
             yield DRIVER, self._report(None, ended=True).to_row()
             return
+        if own is not None:
+            self._cut_keys(own)
         inputs, names = self._inputs()
         self._fill(inputs, payloads)
         task = self._make_task(inputs, names, own)
@@ -129,6 +139,12 @@ class MicroBatchTask:
                 self._host.close()
         report = dataclasses.replace(report, took_ms=self._host.clock.now_ms() - started)
         yield DRIVER, dataclasses.replace(report, records_out=self._records_out()).to_row()
+
+    def _cut_keys(self, own: OwnState) -> None:
+        planned = self._per_group
+        self._per_group = own.wanted_per_group(planned)
+        self._cut_anew = self._per_group != (own.buckets_per_group or planned)
+        self._buckets = Buckets(self._vertex.max_parallelism, self._per_group)
 
     def _records_out(self) -> int:
         return sum(channel.records_out for channel, _ in self._outputs)
@@ -160,6 +176,8 @@ class MicroBatchTask:
         outputs = [self._edge_output(edge) for edge in self._graph.out_edges(self._vertex.vertex_id)]
         self._written = RowWriter(self._outputs)
         chain = OperatorChain(self._vertex, outputs, contexts.make)
+        if chain.source is not None and own is not None and own.memo and own.attempt == self._attempt:
+            chain.source.resumed = pickle.loads(own.memo)
         self._collecting = [op for op in chain.operators if isinstance(op, CollectOperator)]
         task = Task(
             place, chain, TaskChannels(inputs, outputs, names), services, self._settings, lambda _: Unprotected()
@@ -187,7 +205,8 @@ class MicroBatchTask:
     # ------------------------------------------------------------ state that is taken up
     def _restored(self, own: OwnState | None, inputs: list[InputChannel]) -> RestoredStates | None:
         if own is None:
-            return self._first_restored()
+            start = self._plan.start
+            return None if start is None else start.of_task(int(self._vertex.vertex_id), int(self._subtask))
         found: list[KeyedStates] = []
         if self._keyed and own.buckets:
             needed = self._needed(own, inputs)
@@ -198,13 +217,6 @@ class MicroBatchTask:
                 found = [load_bucket(blob) for blob in blobs if blob is not None]
         return RestoredStates(own.checkpoint_id, InlineStateSource(), restores_of(own, found), False)
 
-    def _first_restored(self) -> RestoredStates | None:
-        restore = self._plan.restores.get((int(self._vertex.vertex_id), int(self._subtask)))
-        if restore is None or self._plan.restored_id is None:
-            return None
-        operators = {operator.operator_id: operator for operator in restore.operators}
-        return RestoredStates(self._plan.restored_id, file_source(self._plan.restore_root), operators, False)
-
     def _needed(self, own: OwnState, inputs: list[InputChannel]) -> set[int] | None:
         """The buckets that may be read in this batch. None: any."""
         head = self._vertex.operators[0]
@@ -212,7 +224,7 @@ class MicroBatchTask:
         highest = max((e.timestamp for _, e in elements if isinstance(e, Watermark)), default=None)
         ends = any(isinstance(e, EndOfData) for _, e in elements)
         later = any(node.spec.keyed for node in self._vertex.operators[1:])
-        if self._tick.savepoint or ends or later or not head.key_selectors:
+        if self._tick.savepoint or self._cut_anew or ends or later or not head.key_selectors:
             return None
         if isinstance(head.spec, WindowSpec) and (highest is not None or not head.spec.assigner.is_event_time()):
             return None  # windows keep no timers that would say when they fire
@@ -241,6 +253,8 @@ class MicroBatchTask:
         if self._tick.drain:
             task.drain()
         source = chain.source
+        if source is not None:
+            self._take_splits(source, first=own is None)
         task.may_read = 0 if self._tick.savepoint else self._plan.max_records(self._vertex)
         started = host.clock.now_ms()
         while True:
@@ -259,7 +273,7 @@ class MicroBatchTask:
                 chain.advance(host.clock.now_ms(), True)
             elif not chain.available:
                 host.sleep_until(None)
-            elif source is not None and reading and self._awaits_first(task) and now < started + _FIRST_RECORD_MS:
+            elif source is not None and reading and task.may_read and self._may_wait(task, source, started, now):
                 host.sleep_until(source.wake_at_ms)
             else:
                 break
@@ -267,8 +281,23 @@ class MicroBatchTask:
             for operator in chain.periodic:
                 operator.on_periodic(host.clock.now_ms())
 
-    def _awaits_first(self, task: Task) -> bool:
-        return not self._tick.savepoint and not task.records_in
+    def _take_splits(self, source: SourceOperator, first: bool) -> None:
+        order = self._tick.splits.get(str(source.node.operator_id), SplitOrder([], False))
+        payloads = [base64.b64decode(payload) for subtask, payload in order.splits if subtask == self._subtask]
+        names = [name for payload in payloads for name in pickle.loads(payload).names]
+        if payloads or order.complete:
+            source.take_splits(1, payloads, order.complete)
+        names += (source.restored_names or []) if first else []
+        if names or order.complete:
+            operator_id = source.node.operator_id
+            self._taken = TakenSplits(operator_id, tuple(names), len(payloads), order.complete)
+
+    def _may_wait(self, task: Task, source: SourceOperator, started: float, now: float) -> bool:
+        """Whether the batch waits for records. After a reader has its connection, there is time to read from it."""
+        if source.settling and now < started + _CONNECTING_MS:
+            self._connected_ms = now
+            return True
+        return now < max(started, self._connected_ms) + (_NEXT_RECORD_MS if task.records_in else _FIRST_RECORD_MS)
 
     def _take_rows(self) -> Iterator[Row]:
         try:
@@ -319,6 +348,8 @@ class MicroBatchTask:
             accumulators=accumulators,
             committables=tuple(committables),
             collected=tuple(self._collected),
+            taken=self._taken,
+            savepoint=tick.savepoint,
             snapshot=snapshot,
             savepoint_error=error,
         )
@@ -341,8 +372,8 @@ class MicroBatchTask:
             for op in task.chain.operators
         ]
         timers = {} if own is None else dict(own.timers)
-        numbers = set() if own is None else set(own.buckets)
-        written = self._keep_buckets(task, sink, timers, numbers, everything=own is None)
+        sizes = {} if own is None else dict(own.buckets)
+        written = self._keep_buckets(task, sink, timers, sizes, everything=own is None or self._cut_anew)
         state = OwnState(
             checkpoint_id=self._tick.checkpoint_id,
             operators=operators,
@@ -350,8 +381,11 @@ class MicroBatchTask:
             ended=ended,
             drained=task.drained,
             timers=timers,
-            buckets=sorted(numbers),
+            buckets=sizes,
+            buckets_per_group=self._per_group,
             turns=[output.turn for output in self._edges],
+            memo=b"" if task.chain.source is None or ended else pickle.dumps(task.chain.source.memo(), 5),
+            attempt=int(self._attempt),
         )
         blob = dump_own(state)
         self._memory.keep_own(blob)
@@ -362,10 +396,10 @@ class MicroBatchTask:
         task: Task,
         sink: InlineTaskStateWriter,
         timers: dict[int, tuple[int, int]],
-        numbers: set[int],
+        sizes: dict[int, int],
         everything: bool,
     ) -> int:
-        """Brings `timers` and `numbers` up to date too."""
+        """Brings `timers` and `sizes` up to date too."""
         changed: dict[int, KeyedStates] = {}
         keyed = [(op.node.operator_id, op.context.keyed) for op in task.chain.operators if op.context.keyed is not None]
         for operator_id, backend in keyed:
@@ -375,6 +409,8 @@ class MicroBatchTask:
                 states = changed.setdefault(bucket, {})
                 if snapshot is not None:
                     states[operator_id] = snapshot
+        if self._cut_anew:  # what had no other keys than those that have left is not among the changed ones
+            changed = {bucket: {} for bucket in sizes} | changed
         for bucket in changed:
             timers.pop(bucket, None)
         for _, backend in keyed:
@@ -385,10 +421,9 @@ class MicroBatchTask:
             if states:
                 blob = dump_bucket(states)
                 written += len(blob)
-                numbers.add(bucket)
+                sizes[bucket] = len(blob)
                 self._memory.keep_bucket(bucket, blob)
-            elif bucket in numbers:
-                numbers.discard(bucket)
+            elif sizes.pop(bucket, None) is not None:
                 self._memory.drop_bucket(bucket)
         return written
 

@@ -37,11 +37,24 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False  # the subtask has processed all its input
     drained: bool = False  # only because it was told to
     timers: dict[int, tuple[int, int]] = {}  # bucket -> its next event timer and processing timer; NO_TIMER: none
-    buckets: list[int] = []  # those that have a blob
+    buckets: dict[int, int] = {}  # those that have a blob -> its bytes
+    buckets_per_group: int = 0  # how the keys are cut; 0: as the plan says
     turns: list[int] = []  # of the outputs that take their channels in turn, by edge
+    memo: bytes = b""  # of a source: its pickled SourceMemo
+    attempt: int = -1  # that wrote it: the memo is of no use to another
+
+    def wanted_per_group(self, planned: int) -> int:
+        """Into how many buckets the next batch cuts a key group: twice as many when they have grown too large."""
+        now = self.buckets_per_group or planned
+        grown = len(self.buckets) > 0 and sum(self.buckets.values()) > MOST_BUCKET_BYTES * len(self.buckets)
+        return 2 * now if grown and now < _MOST_PER_GROUP else now
 
 
 NO_TIMER = 2**63 - 1
+MOST_BUCKET_BYTES = 1 << 18
+"""On the average. A batch that touches one key reads and writes its whole bucket, and a row of Spark is in memory."""
+
+_MOST_PER_GROUP = 1 << 12
 
 KeyedStates = dict[OperatorId, KeyedSnapshot]
 

@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from tidegate.spark.micro_batch.exchange import TICK
-from tidegate.spark.micro_batch.plan import Tick
+from tidegate.spark.micro_batch.plan import SplitOrder, Tick
 
 ROW_SCHEMA = "place int, payload binary"
 FORMAT = "tidegate-ticks"
@@ -33,9 +33,17 @@ class Control:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def allow(self, batch: int, savepoint: str = "", permissions: str = "", drain: bool = False) -> None:
+    def allow(
+        self,
+        batch: int,
+        savepoint: str = "",
+        permissions: str = "",
+        drain: bool = False,
+        splits: dict[str, SplitOrder] | None = None,
+    ) -> None:
         """Let the batch with this number begin, when all before it are done."""
         order = {_BATCH: batch, "savepoint": savepoint, "permissions": permissions, "drain": drain}
+        order["splits"] = msgspec.to_builtins(splits or {})
         temporary = f"{self._path}.new"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(order, file)

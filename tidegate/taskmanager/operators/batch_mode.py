@@ -13,12 +13,13 @@ from typing import Any
 
 class ReadsByKeys(abc.ABC):
     """A keyed operator. For each group of keys, in this order: all records of its keys, `end_of_keys`, and, unless the
-    state is kept for a savepoint, event timers, processing timers, `forget_keys`."""
+    state is kept (the job starts from a savepoint, or ends with one), event timers, processing timers, `forget_keys`.
+    """
 
     @abc.abstractmethod
     def end_of_keys(self, keep: bool) -> None:
-        """All records of the keys so far have come: emit what waited for that. `keep`: their state will be in a
-        savepoint."""
+        """All records of the keys so far have come: emit what waited for that. `keep`: their state is
+        kept, and may have been there before the job."""
 
     @abc.abstractmethod
     def last_processing_timer(self) -> int | None:

@@ -71,12 +71,26 @@ class FinalReduceOperator(ReduceOperator, TakesCombined):
         results, self._results = self._results, {}
         stamps, self._stamps = self._stamps, {}
         if keep:
-            for key, value in results.items():
+            for key in results:
                 self.backend.current_key = key
-                self._state.update(value)
+                results[key] = self._with_state(results[key])
+                self._state.update(results[key])
         plain = iter([value for key, value in results.items() if key not in stamps] if stamps else results.values())
         while values := list(islice(plain, _EMIT)):
             self.output(RecordBatch(values))
         stamped = iter(stamps.items())
         while some := list(islice(stamped, _EMIT)):
             self.output(RecordBatch([results[key] for key, _ in some], [time for _, time in some]))
+
+    def _with_state(self, value: Any) -> Any:
+        """After what the key had when the job began, from a savepoint."""
+        so_far = self._state.value()
+        if so_far is None:
+            return value
+        try:
+            result = self._reduce(so_far, value)
+            if result is None:
+                raise TypeError("it returned None; it has to return the two records combined")
+        except Exception as error:
+            self.fail("reduce()", error, value)
+        return result

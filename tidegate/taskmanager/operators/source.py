@@ -42,6 +42,13 @@ class SourceFigures(NamedTuple):
     pending: int | None  # records that wait outside; None: there is no telling
 
 
+class SourceMemo(NamedTuple):
+    """What a source that is made anew for every micro-batch has to know of the one before. No part of snapshots."""
+
+    turn: int = 0  # the split to poll next, by its place in the list
+    readers: dict[str, Any] = {}  # split id -> `SplitReader.memo`
+
+
 def _asked(reader: SplitReader[Any]) -> tuple[float | None, int | None]:
     try:
         share, pending = reader.progress(), reader.pending_records()
@@ -76,6 +83,7 @@ class SourceOperator(Operator, ReadsInOrder):
         self.restored_names: list[str] | None = None  # of a source that grows: what its restored state has
         self.finished = False  # every split was read to its end, and no more will come
         self.wake_at_ms: float | None = None  # after an empty poll: when to poll again
+        self.resumed = SourceMemo()  # set before `open`: what this subtask has left in the micro-batch before
 
     def open(self) -> None:
         c = self.context
@@ -87,6 +95,8 @@ class SourceOperator(Operator, ReadsInOrder):
             mine = list(self._state.get())
         self._place = SourceContext(self.name, c.subtask, c.parallelism, c.clock)
         self._place.runtime_context = OperatorRuntimeContext(c)
+        self._place.memos = self.resumed.readers
+        self._turn = self.resumed.turn
         post = c.post
         if post is not None:
             self._place.wake = lambda: post(self._look_again)
@@ -171,6 +181,16 @@ class SourceOperator(Operator, ReadsInOrder):
                 return 0
         self.finished = self._complete and self.wake_at_ms is None
         return 0
+
+    @property
+    def settling(self) -> bool:
+        """A reader is still about to connect."""
+        return any(s.reader is not None and s.reader.settling for s in self._splits)
+
+    def memo(self) -> SourceMemo:
+        """For the next micro-batch: without it each would begin with the same split."""
+        memos = {s.split.split_id: s.reader.memo() for s in self._splits if s.reader is not None}
+        return SourceMemo(self._turn, {name: memo for name, memo in memos.items() if memo is not None})
 
     def figures(self) -> SourceFigures:
         """How far it is, as its readers know."""

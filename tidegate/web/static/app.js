@@ -163,7 +163,8 @@ function head(job) {
 
 function tabs(job, current) {
   return el("nav", { class: "tabs", "aria-label": "views of the job" }, TABS.map(([tab, title]) =>
-    el("a", { href: `#/job/${encodeURIComponent(job.job_id)}${tab ? `/${tab}` : ""}`, "aria-current": tab === current ? "page" : undefined, "data-key": `tab-${tab}` }, title)));
+    el("a", { href: `#/job/${encodeURIComponent(job.job_id)}${tab ? `/${tab}` : ""}`, "aria-current": tab === current ? "page" : undefined, "data-key": `tab-${tab}` },
+      tab === "checkpoints" && job.mode === "MICRO_BATCH" ? "Batches" : title)));
 }
 
 // ---------------------------------------------------------------- changes, after a question
