@@ -16,6 +16,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.connectors import CollectSink
 from tidegate.taskmanager.slot import SlotRuntime
+from tidegate.taskmanager.task import Task
 from tidegate.taskmanager.time_limit import TimeLimit
 from tidegate.testing.in_process_job import InProcessJob
 
@@ -220,3 +221,27 @@ def test_a_snapshot_waits_for_records_that_were_left_in_the_chain(
         assert job.run_to_end(1_000_000) is JobStatus.FINISHED
         assert sorted(job.results) == list(range(COUNT))
         assert max(calls) <= 2
+
+
+def test_the_first_slice_of_an_attempt_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known yet of what the records cost, also after a recovery."""
+    env = environment({"execution.checkpointing.interval": "1 h"})
+    ticks(env, count=2000, burst=2000).map(lambda v: v).sink_to(CollectSink())
+    sizes: dict[Task, list[int]] = {}
+    adapt = Task._adapt_slice
+
+    def noted(task: Task, size: int, took_ms: float) -> None:
+        sizes.setdefault(task, []).append(size)
+        adapt(task, size, took_ms)
+
+    monkeypatch.setattr(Task, "_adapt_slice", noted)
+    with InProcessJob(env) as job:
+        while sum(map(sum, sizes.values())) < 100:
+            job.step()
+        job.do(lambda now: job.master.on_checkpoint_request(-1, False, now))
+        while not job.completed:
+            job.step()
+        assert job.kill_worker().run_to_end() is JobStatus.FINISHED
+        assert sorted(job.results) == list(range(2000))
+    assert len(sizes) == 2
+    assert all(slices[0] == 1 and max(slices) > 50 for slices in sizes.values())
