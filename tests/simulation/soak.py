@@ -124,7 +124,7 @@ def main() -> int:
     arguments = parser.parse_args()
     modes = [Mode(arguments.mode)] if arguments.mode else list(Mode)
     variations = [Variation(arguments.variation)] if arguments.variation else list(Variation)
-    kinds = list(itertools.product(variations, modes))
+    kinds = [kind for kind in itertools.product(variations, modes) if kind != (Variation.LED, Mode.NONE)]  # no record
     first: int = arguments.first_seed or random.SystemRandom().randrange(FIRST_SEED, 10**9)
     print(f"seeds from {first} on: {', '.join(f'{m.value} {v.value}' for v, m in kinds)}", flush=True)
     _be_quiet()

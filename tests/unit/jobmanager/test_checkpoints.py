@@ -710,4 +710,5 @@ def test_a_request_is_answered_when_the_job_ends_before_its_record_says_what_hol
     answer = only(driver.of(CheckpointRequestDone, driver.log))
     assert answer.request_id == 7
     assert "whether the job's record names it" in str(answer.error)
+    assert (f"chk-{n}" in deleted(driver.log)[1]) is not savepoint
     assert not driver.of(CheckpointRequestDone, driver.do(driver.master.on_recorded, CheckpointId(n), True))

@@ -204,14 +204,18 @@ class CheckpointCoordinator:
     def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Outcome]:
         """Delete or keep the completed checkpoints, as the retention setting says; `keep` them in any case. What the
         job's record says of those that it was asked to name is not waited for any longer."""
-        for undecided in self._undecided.values():
-            text = "the job ended before it was known whether the job's record names it"
-            self._refuse_request(undecided.request, f"savepoint or checkpoint {undecided.checkpoint_id}: {text}")
-            undecided.request = dataclasses.replace(undecided.request, request_id=None)  # it is answered
-        if not keep and not self.keeps_after(status):
+        delete = not keep and not self.keeps_after(status)
+        if delete:
             for checkpoint in self.store.clear():
                 self._delete(self._files.discard(checkpoint.checkpoint_id))
             self._delete_claimed()
+        for undecided in list(self._undecided.values()):
+            n, text = undecided.checkpoint_id, "the job ended before it was known whether the job's record names it"
+            self._refuse_request(undecided.request, f"savepoint or checkpoint {n}: {text}")
+            undecided.request = dataclasses.replace(undecided.request, request_id=None)  # it is answered
+            if delete and not undecided.savepoint:
+                del self._undecided[n]
+                self._delete(self._files.discard(n))
         # Nobody may be there any more to hear that the write of metadata has ended. What those checkpoints share with
         # others goes with them, not before: a write that ends late must not leave one that is complete to look at.
         left = Deletion()
