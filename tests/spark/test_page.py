@@ -80,7 +80,7 @@ def picture(page: Page, name: str, most: int = 1500) -> None:
     if not folder:
         return
     page.script("scrollTo(0, 0)")
-    height, width = page.script("return [document.documentElement.scrollHeight, innerWidth]")
+    height, width = page.script("return [document.querySelector('main').getBoundingClientRect().bottom, innerWidth]")
     clip = {"x": 0, "y": 0, "width": width, "height": min(height, most), "scale": 1}
     taken = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
     Path(folder, f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
@@ -154,7 +154,7 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         page.press("[data-key^=cp-]")
         page.wait(lambda: page.all("section[aria-label=checkpoint]"))
         colours(page, "dark")
-        picture(page, "page-checkpoints")
+        picture(page, "page-checkpoints", 1250)
         colours(page, "light")
 
         page.tab("state")

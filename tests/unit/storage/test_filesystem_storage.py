@@ -336,6 +336,19 @@ def test_the_same_job_twice_is_refused(tmp_path):
     second.close()
 
 
+def test_the_view_of_an_earlier_run_does_not_keep_a_folder_without_checkpoints(tmp_path):
+    storage = FileSystemStorage(str(tmp_path), "job")
+    storage.open(0.0)
+    storage.write_metadata(checkpoint(1))
+    (tmp_path / "job" / "_view.json").write_text("{}")
+    storage.close()
+    assert (tmp_path / "job" / "_view.json").exists()
+    storage.open(0.0)
+    storage.delete(Deletion(directories=["chk-1"]))
+    storage.close()
+    assert not (tmp_path / "job").exists()
+
+
 def test_a_lock_ends_with_its_process(tmp_path):
     script = f"""
 import os, signal

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.taskmanager.small_jobs import Count, environment, ticks
@@ -39,6 +40,7 @@ from tidegate.datastream.window import (
     TimeWindow,
     TumblingEventTimeWindows,
 )
+from tidegate.protocol.messages import StateProblem
 from tidegate.storage.files import open_files
 from tidegate.storage.location import StorageLocation
 from tidegate.testing.in_process_job import InProcessJob
@@ -443,6 +445,13 @@ def test_a_state_can_be_hidden_by_its_descriptor(tmp_path: Path, backend: str) -
                     ask(job.get_state("users", "card"))
             with pytest.raises(UnknownStateError, match=r"it has: 'visit'$"):
                 job.get_state("users", "cart").get(1, level=level)
+        # Also before a heartbeat has told that it is hidden.
+        lookup = msgspec.structs.replace(job.get_state("users", "visit")._lookup([1], None, 0), state="card")
+        with pytest.raises(StateHiddenError, match="its descriptor"):
+            job._states.committed.get(lookup.operator_id, "card", [1], None)
+        assert job.slots[0].runtime is not None
+        (result,), _ = job.slots[0].runtime.state_reads.answer([lookup])
+        assert (result.problem, result.answer) == (StateProblem.HIDDEN, b"")
         job.advance(3000)
         job._published.publish(job.clock.now)
         views = {view.state: view for view in job._states.listing()}

@@ -6,7 +6,7 @@ import { stateView } from "./state.js";
 import { checkpointsView, configView, failuresView, jobsView, overview } from "./views.js";
 
 const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["failures", "Failures"], ["state", "State"], ["metrics", "Metrics"], ["config", "Configuration"]];
-const ENDED = ["FINISHED", "CANCELED", "FAILED"];
+const ENDED = ["FINISHED", "CANCELED", "FAILED", "SUSPENDED"];
 const main = document.getElementById("main"), live = document.getElementById("live"), message = document.getElementById("message");
 const state = { access: null, job: null, vertex: null, checkpoint: null, filter: "", events: null, timer: null, drawing: 0 };
 
@@ -20,6 +20,21 @@ async function call(method, path, body) {
   const answer = await response.json();
   if (!response.ok) throw new Refused(response.status, answer.error ?? response.statusText);
   return answer;
+}
+
+// A job's own port closes soon after its end: what was last seen of the job stays then.
+const seen = new Map();  // path -> answer, of the job that is shown
+const over = () => ENDED.includes(state.job?.status);
+
+async function look(path) {
+  try {
+    const answer = await call("GET", path);
+    seen.set(path, answer);
+    return answer;
+  } catch (error) {
+    if (error instanceof Refused || !over() || !seen.has(path)) throw error;
+    return seen.get(path);
+  }
 }
 
 function say(text, bad = false) {
@@ -75,6 +90,7 @@ function leave() {
   state.events?.close();
   clearInterval(state.timer);
   Object.assign(state, { events: null, timer: null, job: null, vertex: null, checkpoint: null });
+  seen.clear();
   live.textContent = "";
 }
 
@@ -103,7 +119,10 @@ async function guarded(work) {
   } catch (error) {
     if (error instanceof Refused && error.status === 401) login();
     else if (error instanceof Refused) say(error.message, true);
-    else live.textContent = "not connected";
+    else if (over()) {
+      live.textContent = "the job has ended";
+      say("The job has ended, and its port is closed. The command tidegate ui shows all of it.", true);
+    } else live.textContent = "not connected";
   }
 }
 
@@ -134,16 +153,16 @@ function draw() {
     const base = `/v1/jobs/${encodeURIComponent(id)}`;
     let content;
     if (tab === "checkpoints") {
-      const answer = await call("GET", `${base}/checkpoints`);
+      const answer = await look(`${base}/checkpoints`);
       const known = answer.checkpoints.some((c) => c.id === state.checkpoint);
-      const detail = known ? await call("GET", `${base}/checkpoints/${state.checkpoint}`) : null;
+      const detail = known ? await look(`${base}/checkpoints/${state.checkpoint}`) : null;
       content = checkpointsView(answer, detail, (n) => { state.checkpoint = state.checkpoint === n ? null : n; draw(); });
-    } else if (tab === "failures") content = failuresView(await call("GET", `${base}/exceptions`));
-    else if (tab === "metrics") content = metricsView(await call("GET", `${base}/metrics`), job, state.filter, (text) => { state.filter = text; draw(); });
-    else if (tab === "state") content = stateView(await call("GET", `${base}/state`), job, call);
-    else if (tab === "config") content = configView(await call("GET", `${base}/config`));
+    } else if (tab === "failures") content = failuresView(await look(`${base}/exceptions`));
+    else if (tab === "metrics") content = metricsView(await look(`${base}/metrics`), job, state.filter, (text) => { state.filter = text; draw(); });
+    else if (tab === "state") content = stateView(await look(`${base}/state`), job, call);
+    else if (tab === "config") content = configView(await look(`${base}/config`));
     else {
-      const vertex = state.vertex === null ? null : await call("GET", `${base}/vertices/${state.vertex}`);
+      const vertex = state.vertex === null ? null : await look(`${base}/vertices/${state.vertex}`);
       content = overview(job, vertex, (n) => { state.vertex = state.vertex === n ? null : n; draw(); });
     }
     if (turn !== state.drawing || where().id !== id) return;

@@ -70,8 +70,9 @@ export function duration(ms) {
 
 export const rate = (n) => (n === null || n === undefined ? "–" : `${n && n < 100 ? n.toFixed(1) : number(n)}/s`);
 export const chain = (name) => name.replaceAll(" -> ", " → ");  // of a vertex, as the graph has it
-export const time = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
-export const clock = (ms) => (ms ? new Date(ms).toLocaleTimeString() : "–");
+const unbroken = (text) => text.replace(/\s/g, "\u00a0");
+export const time = (ms) => (ms ? unbroken(new Date(ms).toLocaleString()) : "–");
+export const clock = (ms) => (ms ? unbroken(new Date(ms).toLocaleTimeString()) : "–");
 
 export function watermark(ms) {
   if (ms === null || ms === undefined) return "–";
@@ -83,4 +84,4 @@ export function statusKind(status) {
   return ["FAILED", "FAILING"].includes(status) ? "bad" : "warn";
 }
 
-export const badge = (status) => el("span", { class: `badge ${statusKind(status)}` }, status);
+export const badge = (status) => el("span", { class: `badge ${statusKind(status)}` }, status.replaceAll("_", " "));

@@ -21,11 +21,12 @@ export function jobsView(jobs) {
 }
 
 export function overview(job, vertex, choose) {
+  const steps = job.mode === "MICRO_BATCH" ? "Batches" : "Checkpoints";
   return [
     cards([
       ["Running for", duration(job.duration_ms)], ["Restarts", number(job.attempt), job.attempt ? "warn" : ""], ["Downtime", duration(job.downtime_ms)],
       ["Records in", rate(job.records_in_per_second)], ["Records out", rate(job.records_out_per_second)],
-      [job.mode === "MICRO_BATCH" ? "Batches" : "Checkpoints", `${number(job.checkpoints_completed)} done`], ["Failed checkpoints", number(job.checkpoints_failed), job.checkpoints_failed ? "bad" : ""],
+      [steps, `${number(job.checkpoints_completed)} done`], job.checkpoints_failed > 0 && [steps, `${number(job.checkpoints_failed)} failed`, "bad"],
       ["Workers", number(job.workers)],
       job.lag && ["Behind", job.lag.measure === "pendingRecords" ? `${number(job.lag.value)} records` : lag(job.lag.value)],
     ]),
