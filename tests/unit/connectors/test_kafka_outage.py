@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.serialization import ByteArraySchema
 from tidegate.connectors.kafka import transactions
 from tidegate.connectors.kafka.producers import ProducerFactory, TransactionalIds
+from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
 from tidegate.connectors.kafka.settings import KafkaError
 from tidegate.connectors.kafka.transactions import TransactionClient
+from tidegate.connectors.kafka.writers import RecordProduction
 
 NOWHERE = "127.0.0.1:1"
 
@@ -53,6 +56,32 @@ def test_a_wait_ends_when_the_client_is_closed(caplog: pytest.LogCaptureFixture)
     waiting.close()
     thread.join(20)
     assert raised
+
+
+class SlowProducer:
+    """`flush` leaves what it is told to."""
+
+    def __init__(self, *left: int) -> None:
+        self._left = list(left)
+
+    def __len__(self) -> int:
+        return 10
+
+    def flush(self, seconds: float) -> int:
+        return self._left.pop(0)
+
+
+def test_records_that_nobody_acknowledges_are_said_to_wait(caplog: pytest.LogCaptureFixture) -> None:
+    schema = KafkaRecordSerializationSchema.builder().set_topic("t").set_value_serialization_schema(ByteArraySchema())
+    production = RecordProduction(schema.build(), NOWHERE, 60.0, True)
+    with caplog.at_level(logging.WARNING, logger="tidegate.connectors.kafka"):
+        production.flush(SlowProducer(7, 3, 0), [])
+        assert not caplog.records  # slow, but there
+        production.flush(SlowProducer(10, 10, 0), [])
+    assert ["acknowledged: 10 are due" in caplog.records[0].getMessage(), len(caplog.records)] == [True, 2]
+    impatient = RecordProduction(schema.build(), NOWHERE, 0.0, True)
+    with pytest.raises(KafkaError, match=r"10 records were not acknowledged .*message\.timeout\.ms"):
+        impatient.flush(SlowProducer(10), [])
 
 
 @pytest.mark.parametrize(

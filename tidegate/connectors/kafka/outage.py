@@ -18,9 +18,12 @@ class BrokerWait:
 
     Nothing is asked any more once `ended` is set: a worker that leaves does not stay behind for a broker."""
 
-    def __init__(self, connector: str, servers: str, seconds: float, ended: threading.Event) -> None:
+    def __init__(
+        self, connector: str, servers: str, seconds: float, ended: threading.Event, setting: str = OUTAGE
+    ) -> None:
         self._where = f"{connector}, bootstrap servers {servers}"
         self._seconds = seconds
+        self._setting = setting
         self._ended = ended
         self._began = time.monotonic()
         self._said = False
@@ -38,7 +41,7 @@ class BrokerWait:
                 doing,
                 bounded(str(error), 300),
                 self._seconds,
-                OUTAGE,
+                self._setting,
             )
         return not self._ended.wait(min(pause, left))
 
@@ -49,4 +52,4 @@ class BrokerWait:
     @property
     def waited(self) -> str:
         """For the text of an error."""
-        return f" It was waited for {self._seconds:.0f} s ({OUTAGE})." if self._said else ""
+        return f" It was waited for {self._seconds:.0f} s ({self._setting})." if self._said else ""

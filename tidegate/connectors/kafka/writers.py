@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Any
 
 from tidegate.common.errors import TidegateError
 from tidegate.connectors.kafka.lease import PrefixLease
+from tidegate.connectors.kafka.outage import BrokerWait
 from tidegate.connectors.kafka.producers import (
     CommittedTransactions,
     PreparedProducer,
@@ -21,6 +23,7 @@ from tidegate.contracts.connectors import SinkContext, SinkWriter
 
 _QUEUE = 100_000  # records that may wait in a producer before the task waits
 _ABORT_SECONDS = 30.0
+_SILENCE_SECONDS = 5.0  # without an acknowledgement, before the log says so
 _log = logging.getLogger(__name__)
 
 
@@ -112,7 +115,15 @@ class RecordProduction:
 
     def flush(self, producer: Any, errors: list[Any]) -> None:
         """All that was produced is with the broker, or an error."""
-        left = producer.flush(self._full_seconds)
+        wait = BrokerWait("KafkaSink", self._servers, self._full_seconds, threading.Event(), "message.timeout.ms")
+        due = len(producer)
+        while (left := producer.flush(_SILENCE_SECONDS)) and not errors:
+            if left < due:
+                due = left  # slow, but there
+            elif not wait.goes_on("waiting for records to be acknowledged", f"{left} are due", pause=0.0):
+                break
+        if not left:
+            wait.over()
         if errors:
             error, topic, partition = errors[0]
             raise KafkaError(
