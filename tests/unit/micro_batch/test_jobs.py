@@ -26,6 +26,7 @@ from tidegate.snapshots import read_state
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch import job as job_module
 from tidegate.spark.micro_batch import runtime as runtime_module
+from tidegate.spark.micro_batch.ticks import Control, _TickReader
 
 RECORDS = 200
 
@@ -486,3 +487,18 @@ def test_a_batch_of_a_dead_driver_has_its_savepoint_and_not_that_of_the_next_dri
     assert read_state(savepoint, "count", "count").num_rows == 10
     client.cancel().result(60)
     assert not (world.folder / "savepoints" / "of-a-dead-driver" / "_metadata").exists()
+
+
+def test_a_batch_is_ordered_once_also_of_a_spark_that_says_nothing_of_its_offsets(tmp_path: Path) -> None:
+    """As Spark 4.1: it asks without arguments, and takes every offset that is another one for a new batch."""
+    control = Control(str(tmp_path / "control"))
+    control.allow(3)
+    reader = _TickReader(str(tmp_path / "control"), [1])
+    logged = {"batch": 3, "order": "of the driver before"}
+    assert reader.partitions({"batch": 2}, logged)  # runs again what is in its log
+    assert reader.latestOffset() == logged
+    control.allow(4)
+    found = reader.latestOffset()
+    assert found["batch"] == 4
+    assert reader.partitions(logged, found)
+    assert reader.latestOffset() == found

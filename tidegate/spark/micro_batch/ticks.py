@@ -54,21 +54,24 @@ class _TickReader(DataSourceStreamReader):
     def __init__(self, control: str, places: list[int]) -> None:
         self._control = control
         self._places = places
+        self._latest: dict[str, Any] = {_BATCH: -1}  # that Spark has, as far as this reader was told
 
     def initialOffset(self) -> dict[str, Any]:
         return {_BATCH: -1}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Spark 4.0 and 4.1 pass no arguments: they take whatever is allowed for the latest."""
+        """Spark 4.1 passes no arguments. It takes an offset that is not the one it has for a new batch."""
+        start = self._latest if start is None else start
         with open(self._control, encoding="utf-8") as file:
             order = json.load(file)
         allowed = order.pop(_BATCH)
-        if start is not None and allowed <= start[_BATCH]:
+        if allowed <= start[_BATCH]:
             return start
         order |= {"batch": allowed, "time_ms": int(time.time() * 1000)}
         return {_BATCH: allowed, _ORDER: json.dumps(order)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._latest = end
         return [InputPartition(end[_ORDER])] if end[_BATCH] > start[_BATCH] else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
