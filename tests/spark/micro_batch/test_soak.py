@@ -189,3 +189,12 @@ def test_sparks_own_reader_reads_the_state(make_env: MakeEnv, spark: Any, tmp_pa
     buckets = read.option("stateVarName", "buckets").load(str(tmp_path / "location"))
     assert tasks.count() == 2  # a blob of each subtask of the second vertex
     assert 1 < buckets.count() <= 50  # of keys
+
+
+def test_a_batch_of_many_large_rows_reaches_its_subtasks_whole(make_env: MakeEnv) -> None:
+    """More rows for one subtask than Spark hands to Python at once."""
+    env = make_env(1, {"execution.runtime-mode": "MICRO_BATCH"})
+    source = DataGeneratorSource(lambda i: (i, b"x" * 300_000), count=800)
+    large = env.from_source(source, WatermarkStrategy.no_watermarks(), "Large").rebalance()
+    with large.map(lambda record: (record[0], len(record[1]))).execute_and_collect("large") as results:
+        assert sorted(results) == [(i, 300_000) for i in range(800)]
