@@ -20,7 +20,7 @@ KINDS = EVENT_TIME + COUNTED
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=named)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=scripts.map(numbered),
     data=st.data(),
