@@ -22,6 +22,7 @@ from tests.unit.micro_batch import test_savepoints as savepoints
 from tidegate.common import Encoder, JobStatus, WatermarkStrategy
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource, FileSink
+from tidegate.jobmanager.running_jobs import running_jobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -198,3 +199,18 @@ def test_a_batch_of_many_large_rows_reaches_its_subtasks_whole(make_env: MakeEnv
     large = env.from_source(source, WatermarkStrategy.no_watermarks(), "Large").rebalance()
     with large.map(lambda record: (record[0], len(record[1]))).execute_and_collect("large") as results:
         assert sorted(results) == [(i, 300_000) for i in range(800)]
+
+
+def test_what_spark_has_run_for_a_batch_is_known_by_its_group(make_env: MakeEnv, spark: Any, tmp_path: Path) -> None:
+    """That is where it is looked whether a stage was run twice."""
+    env = make_env(1, settings(tmp_path, 10))
+    build(env, tmp_path, None, CountPerKey())
+    client: Any = env.execute_async("counting")
+    deadline = time.monotonic() + 120
+    while client.view().checkpoints.completed < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (group,) = [group for job in running_jobs() for group in job.spark_groups]
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    client.cancel().result(60)
+    assert len([job for job in jobs if job.status == "SUCCEEDED"]) >= 3
