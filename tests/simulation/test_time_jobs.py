@@ -21,7 +21,7 @@ from tidegate.taskmanager.operators.window import WindowOperator
 from tidegate.taskmanager.operators.window_merging import MergingWindowSet
 from tidegate.taskmanager.operators.window_panes import PaneWindowOperator
 from tidegate.taskmanager.operators.window_slices import SliceWindowOperator
-from tidegate.taskmanager.task_time import SavedTime, TaskTime
+from tidegate.taskmanager.task_time import SavedTime
 from tidegate.taskmanager.timers import TimerQueue
 from tidegate.taskmanager.watermark_valve import WatermarkValve
 
@@ -69,15 +69,19 @@ def test_windows_and_timers_go_on_at_another_parallelism(monkeypatch: Patch) -> 
 
 
 def timers_not_stored(patch: Patch) -> None:
-    patch.setattr(
-        TimerQueue, "register", lambda self, timestamp, key, namespace=None: self._add(timestamp, (key, namespace))
-    )
+    patch.setattr(TimerQueue, "save", lambda self: None)
 
 
 def deleted_timers_stay_in_the_state(patch: Patch) -> None:
-    patch.setattr(
-        TimerQueue, "delete", lambda self, timestamp, key, namespace=None: self._discard(timestamp, (key, namespace))
-    )
+    delete = TimerQueue.delete
+
+    def half_delete(self: Any, timestamp: int, key: Any, namespace: Any = None) -> None:
+        stored = self._table.get((key, (namespace, timestamp)))
+        delete(self, timestamp, key, namespace)
+        if stored is not None:
+            self._table.put((key, (namespace, timestamp)), stored)
+
+    patch.setattr(TimerQueue, "delete", half_delete)
 
 
 def _without_contents(patch: Patch, operator: Any, kind: str, namespaced: bool) -> None:
@@ -119,45 +123,36 @@ def merging_windows_not_restored(patch: Patch) -> None:
     patch.setattr(WindowOperator, "open", open_without)
 
 
-def _saved(task_time: Any) -> dict[int, SavedTime]:
-    return {entry[0]: SavedTime(*entry) for entry in task_time._state.get()}
+def _saved_otherwise(patch: Patch, change: Callable[[SavedTime], SavedTime]) -> None:
+    found = task_time._saved_times
+
+    def saved_times(entries: Any) -> tuple[dict[int, SavedTime], int]:
+        saved, before = found(entries)
+        return {subtask: change(time) for subtask, time in saved.items()}, before
+
+    patch.setattr(task_time, "_saved_times", saved_times)
 
 
 def one_subtask_takes_the_time_of_another(patch: Patch) -> None:
     """As if the subtasks that have no watermark yet had not been there."""
-
-    def restore(self: Any) -> None:
-        saved = _saved(self)
-        if len(saved) == self._parallelism:
-            self._restore_own(saved[self._subtask])
-        elif saved:
-            self._restore_watermark(min(s.watermark for s in saved.values()), any(s.firing for s in saved.values()))
-        for maker in self._makers:
-            maker.announce_time()
-
-    patch.setattr(TaskTime, "restore", restore)
+    found = task_time._saved_times
+    patch.setattr(task_time, "_saved_times", lambda entries: (saved := found(entries)[0], len(saved)))
 
 
 def channels_restored_at_the_highest_watermark(patch: Patch) -> None:
-    own = TaskTime._restore_own
+    def too_high(saved: SavedTime) -> SavedTime:
+        highest = max((watermark for watermark, _ in saved.channels.values()), default=0)
+        return saved._replace(channels={name: (highest, idle) for name, (_, idle) in saved.channels.items()})
 
-    def too_high(self: Any, saved: SavedTime | None) -> None:
-        if saved is not None and saved.channels:
-            highest = max(watermark for watermark, _ in saved.channels.values())
-            saved = saved._replace(channels={name: (highest, idle) for name, (_, idle) in saved.channels.items()})
-        own(self, saved)
-
-    patch.setattr(TaskTime, "_restore_own", too_high)
+    _saved_otherwise(patch, too_high)
 
 
 def a_recovery_fires_what_waits_for_the_next_watermark(patch: Patch) -> None:
-    own = TaskTime._restore_own
-    patch.setattr(TaskTime, "_restore_own", lambda self, saved: own(self, saved and saved._replace(firing=True)))
+    _saved_otherwise(patch, lambda saved: saved._replace(firing=True))
 
 
 def timers_left_by_a_watermark_wait_for_the_next(patch: Patch) -> None:
-    own = TaskTime._restore_own
-    patch.setattr(TaskTime, "_restore_own", lambda self, saved: own(self, saved and saved._replace(firing=False)))
+    _saved_otherwise(patch, lambda saved: saved._replace(firing=False))
 
 
 def nobody_says_that_it_is_active_again(patch: Patch) -> None:
