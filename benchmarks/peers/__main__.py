@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,11 @@ def shown(measure: str, value: Any) -> str:
     return f"{value:,.0f}/s"
 
 
-def measure_all(scale: float, only: list[str] | None, measures: list[str] | None) -> list[Outcome]:
-    outcomes = []
+def measure_all(
+    scale: float, only: list[str] | None, measures: list[str] | None, measured: Callable[[list[Outcome]], Any]
+) -> list[Outcome]:
+    """`measured` is told of every figure, in case the others never come."""
+    outcomes: list[Outcome] = []
     for system in SYSTEMS:
         if only and system.name not in only:
             continue
@@ -71,6 +75,7 @@ def measure_all(scale: float, only: list[str] | None, measures: list[str] | None
                 try:
                     outcome.figures[name] = measure(system, job, Path(folder) / "run")
                     print(f"{system.name:9} {name:9} {shown(name, outcome.figures[name])}", flush=True)
+                    measured(outcomes)
                 except (JobFailedError, WrongOutputError) as error:
                     outcome.problems.append(str(error))
                     print(f"{system.name:9} {name:9} {error}", flush=True)
@@ -157,9 +162,8 @@ def main() -> int:
     parser.add_argument("--into", type=Path, metavar="FILE", help="keeps figures: a comparison may be made in parts")
     parser.add_argument("--write", action="store_true", help="into README.md, docs/benchmarks.md and docs/images")
     options = parser.parse_args()
-    outcomes = measure_all(options.scale, options.only, options.measure)
-    if options.into is not None:
-        outcomes = remembered(options.into, outcomes)
+    keep = (lambda outcomes: outcomes) if options.into is None else partial(remembered, options.into)
+    outcomes = keep(measure_all(options.scale, options.only, options.measure, keep))
     print(f"\n{table(outcomes, options.scale)}\n\n{conditions(options.scale)}")
     if options.write:
         write(outcomes, options.scale)
