@@ -135,11 +135,21 @@ def test_a_change_of_the_job_is_seen_live_and_its_end_too(page: FakePage) -> Non
     page.to_job()
     page.jobs.shown = msgspec.structs.replace(page.jobs.shown, status_name="RESTARTING", attempt=7)
     page.wait(lambda: "RESTARTING" in page.text)
+    page.press('[data-key="vertex-1"]')
+    page.wait(lambda: page.all("section[aria-label=subtasks]"))
     ended = page.jobs.shown.started_ms + 60_000
     page.jobs.shown = msgspec.structs.replace(page.jobs.shown, status_name="FINISHED", ended_ms=ended)
     page.wait(lambda: "the job has ended" in page.text)
-    assert "FINISHED" in page.text
+    page.wait(lambda: "FINISHED" in page.text)
     assert page.all('[data-key="cancel"]') == []
+    # A job's own port closes then. What was seen stays, and what was not is somewhere else.
+    page.rest.close()
+    page.wait(lambda: not page.rest._server.socket or page.rest._server.socket.fileno() < 0)
+    page.tab("checkpoints")
+    page.wait(lambda: "The command tidegate ui shows all of it" in page.text)
+    page.tab("")
+    page.wait(lambda: page.all("section[aria-label=subtasks]"))
+    assert "the job has ended" in page.text
 
 
 def test_buttons_ask_first(page: FakePage) -> None:
