@@ -20,7 +20,13 @@ from benchmarks.peers.measures import Latency, WrongOutputError, latency, rate, 
 from benchmarks.peers.systems import REPOSITORY, SYSTEMS, Job, JobFailedError, System
 from tests.connectors.cache import UnavailableError
 
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = {  # each with what stands before and behind the figures
+    "README.md": (
+        "\n## Next to its peers\n\n",
+        "\n\n[Benchmarks](docs/benchmarks.md): what the jobs do, how each system is used, what figures do not say.\n",
+    ),
+    "docs/benchmarks.md": ("", ""),
+}
 PLOT = "docs/images/peers.svg"
 _BEGIN, _END = "<!-- peers: made by make bench-peers -->", "<!-- end of peers -->"
 
@@ -144,14 +150,15 @@ def plot(outcomes: list[Outcome], scale: float) -> str:
 
 def write(outcomes: list[Outcome], scale: float) -> None:
     (REPOSITORY / PLOT).write_text(plot(outcomes, scale))
-    for page in PAGES:
+    for page, (heading, footing) in PAGES.items():
         path = REPOSITORY / page
         text = path.read_text()
         picture = os.path.relpath(REPOSITORY / PLOT, path.parent)
-        body = f"{table(outcomes, scale)}\n\n![The same on four systems, as bars]({picture})\n\n{conditions(scale)}"
+        figures = f"{table(outcomes, scale)}\n\n![The same as bars]({picture})\n\n{conditions(scale)}"
         before, found, rest = text.partition(_BEGIN)
         if found:
-            path.write_text(f"{before}{_BEGIN}\n{body}\n{_END}{rest.partition(_END)[2]}")
+            body = f"{_BEGIN}\n{heading}{figures}{footing}\n{_END}"
+            path.write_text(f"{before}{body}{rest.partition(_END)[2]}")
 
 
 def main() -> int:
