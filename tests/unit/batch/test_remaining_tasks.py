@@ -44,3 +44,8 @@ def test_tasks_are_gone_when_spark_has_told_the_end_and_shows_none(status: str, 
 
 def test_a_job_that_was_never_started_has_no_tasks() -> None:
     assert tasks_are_gone(Tracker("RUNNING", 1), "nobody's")
+
+
+def test_only_the_newest_jobs_are_asked_for_when_that_is_enough() -> None:
+    assert tasks_are_gone(Tracker("RUNNING", 1), "ours", newest=1)
+    assert not tasks_are_gone(Tracker("RUNNING", 1), "ours", newest=2)

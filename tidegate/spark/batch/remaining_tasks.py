@@ -6,11 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 
-def tasks_are_gone(tracker: Any, group: str) -> bool:
-    """Whether no task of the group's jobs, which are over, runs any more. `tracker`: Spark's StatusTracker.
+def tasks_are_gone(tracker: Any, group: str, newest: int | None = None) -> bool:
+    """Whether no task of the group's jobs, which are over, runs any more. `tracker`: Spark's StatusTracker. `newest`:
+    only of so many, the latest: each is asked for by itself, and a streaming query has a thousand.
 
     What it shows lags behind. Once it has heard of a job's end, it has heard of all tasks that were ever started."""
-    found = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    wanted = sorted(tracker.getJobIdsForGroup(group))
+    found = [tracker.getJobInfo(job) for job in (wanted if newest is None else wanted[-newest:])]
     jobs = [job for job in found if job is not None]
     if any(job.status == "RUNNING" for job in jobs):
         return False

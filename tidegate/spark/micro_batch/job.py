@@ -70,6 +70,7 @@ _LOOK_S = 0.01  # how often the job looks for Spark's commit while one is awaite
 _WATCH_S = 0.1  # and how often whether the query is still there
 _IDLE_S = 0.1  # pause after a batch in which nothing was read
 _STOP_S = 10.0
+_JOBS_AT_WORK = 4  # of Spark, at the most, whose tasks may still run when a query is stopped: those of one batch
 
 
 class BatchRefusedError(Exception):
@@ -307,7 +308,7 @@ class MicroBatchJob:
     def _wait_for_tasks(self, group: str) -> None:
         """One that is late would write its state over that of the next attempt."""
         tracker, deadline = self._session.sparkContext.statusTracker(), self._clock.now_ms() + _STOP_S * 1000
-        while not tasks_are_gone(tracker, group) and self._clock.now_ms() < deadline:
+        while not tasks_are_gone(tracker, group, _JOBS_AT_WORK) and self._clock.now_ms() < deadline:
             time.sleep(_LOOK_S)
 
     def _allow(self, batch: int) -> None:
