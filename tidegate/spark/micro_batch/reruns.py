@@ -35,8 +35,8 @@ class StageReruns:
         """After a batch, whose jobs are those of the group that are new. Raises StageRunAgainError."""
         if not self._possible:
             return
-        jobs = set(self._tracker.getJobIdsForGroup(group)) - self._seen
-        self._seen |= jobs
+        known = set(self._tracker.getJobIdsForGroup(group))  # some hundred: Spark forgets the oldest
+        jobs, self._seen = known - self._seen, known
         for job in jobs:
             for stage in self._ended(job).stageIds:
                 info = self._tracker.getStageInfo(stage)
