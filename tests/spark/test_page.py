@@ -58,6 +58,8 @@ PROGRAM = """
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": "5",
         "restart-strategy.fixed-delay.delay": "1 s",
+        "tidegate.slot.start-timeout": "10 min",
+        "heartbeat.timeout": "60 s",
     }), spark=spark)
     env.set_parallelism({parallelism})
     source = DataGeneratorSource(lambda i: i, None, records_per_second=4000.0)
@@ -115,7 +117,7 @@ def watched_job(browser: Any, folder: Path, parallelism: int) -> Iterator[tuple[
         browser.get_log("browser")
         try:
             page.open()
-            page.wait(lambda: "RUNNING" in page.text, 120)
+            page.wait(lambda: "RUNNING" in page.text, 120 if parallelism < 10 else 500)
             yield page, spark, started
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
