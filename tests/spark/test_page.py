@@ -145,7 +145,7 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         link.click()
         page.wait(lambda: page.all("svg.graph .vertex"))
         assert page.script("return document.title").startswith("orders per customer & day ")
-        page.wait(lambda: "/s" in page.all("svg.graph")[0].text, 30)
+        page.wait(lambda: "/s" in "".join(page.texts("svg.graph")), 30)
         page.press('[data-key="vertex-1"]')
         page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 2)
         page.wait(lambda: "orders.seen" in page.text, 30)
@@ -164,7 +164,7 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         page.key("state-key").send_keys("customer 3")
         page.press('[data-key="state-look"]')
         page.wait(lambda: "watermark" in page.script("return document.getElementById('state-found').innerText"))
-        assert page.all("#state-found td")[0].text == "customer 3"
+        assert page.texts("#state-found td")[0] == "customer 3"
         picture(page, "page-state")
 
         press_and_confirm(page, "savepoint", tmp_path / "savepoints")
@@ -189,7 +189,7 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         page.wait(lambda: "restart-strategy.fixed-delay.attempts" in page.text)
         with on_a_phone(page):
             page.tab("")
-            page.wait(lambda: "/s" in page.all("svg.graph")[0].text, 30)
+            page.wait(lambda: "/s" in "".join(page.texts("svg.graph")), 30)
             colours(page, "dark")
             picture(page, "page-phone", 1100)
             colours(page, "light")

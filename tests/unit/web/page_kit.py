@@ -33,6 +33,11 @@ class Page:
     def all(self, selector: str) -> list[Any]:
         return list(self.browser.find_elements("css selector", selector))
 
+    def texts(self, selector: str) -> list[str]:
+        """Of all elements that there are at one moment: the page is drawn anew whenever the job changes."""
+        code = "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText ?? e.textContent)"
+        return list(self.script(code, selector))
+
     def key(self, key: str) -> Any:
         return self.wait(lambda: self.all(f'[data-key="{key}"]'))[0]
 

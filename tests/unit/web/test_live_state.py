@@ -315,12 +315,12 @@ def test_the_page_lists_states_and_looks_keys_up(jobs: JobOverRest, server: Any,
     page.tab("state")
     page.wait(lambda: "pages seen/by day" in page.text)
     assert "hidden" in page.text
-    assert [o.text for o in page.all("#state-choice option")] == ["users / count", "users / pages seen/by day"]
+    assert page.texts("#state-choice option") == ["users / count", "users / pages seen/by day"]
     box = page.key("state-key")
     box.send_keys("user 1")
     page.press('[data-key="state-look"]')
     page.wait(lambda: "attempt 0, now" in page.text)
-    assert [cell.text for cell in page.all("#state-found td")][:3] == ["user 1", "8", "int"]
+    assert page.texts("#state-found td")[:3] == ["user 1", "8", "int"]
     page.script("document.getElementById('state-level').value = 'committed'")
     page.script("document.getElementById('state-choice').selectedIndex = 1")
     page.press('[data-key="state-look"]')
