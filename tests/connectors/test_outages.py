@@ -172,7 +172,9 @@ def test_a_full_disk_of_the_database_loses_nothing(broker: Broker, name: str, tm
             database.execute(f"CREATE TABLE {name} ({columns}) TABLESPACE small")
             broker.create_topic(name, 2)
             feeder = Feeder(broker, name, 60_000, 6000, 2).start()
-            env = with_checkpoints(environment(2), tmp_path / "checkpoints", interval_ms=300, restarts=1000)
+            # A commit that fails is tried again; here the job is to give up on it soon.
+            env = environment(2, {"tidegate.sink.commit-retries": "2"})
+            with_checkpoints(env, tmp_path / "checkpoints", interval_ms=300, restarts=1000)
             build = PostgresSink.builder().set_url(database.url).set_table(name).set_columns("line")
             build = build.upsert() if how == "upsert" else build
             counted(env, feeder).map(lambda line: (line,)).sink_to(build.build())
