@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -482,8 +483,20 @@ def test_a_batch_of_a_dead_driver_has_its_savepoint_and_not_that_of_the_next_dri
     batch = len(list((world.location / "commits").iterdir()))
     order = {"savepoint": dead, "permissions": "owner", "drain": False, "batch": batch, "time_ms": 0}
     (world.location / "offsets" / str(batch)).write_text(json.dumps({"batch": batch, "order": json.dumps(order)}))
+    asked, failed = threading.Event(), threading.Event()
+
+    def hook(step: str, number: int) -> None:
+        if step == "run" and number == batch and not failed.is_set():
+            asked.wait(60)  # when it is run again, a savepoint is waited for
+            failed.set()
+            raise KilledError("a Python worker process exited unexpectedly")
+
+    world.hook = hook
     client = world.counting(records=None, rate=5_000)
-    savepoint = client.trigger_savepoint(str(world.folder / "savepoints")).result(60)
+    requested = client.trigger_savepoint(str(world.folder / "savepoints"))
+    asked.set()
+    savepoint = requested.result(60)
+    assert failed.is_set()
     assert read_state(savepoint, "count", "count").num_rows == 10
     client.cancel().result(60)
     assert not (world.folder / "savepoints" / "of-a-dead-driver" / "_metadata").exists()
