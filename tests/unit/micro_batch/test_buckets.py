@@ -39,14 +39,19 @@ class Forget(Remember):
         yield value
 
 
-class Count(KeyedProcessFunction):
+class Toggle(KeyedProcessFunction):
+    """Keeps much, or nothing, in turn, and says what it had."""
+
     def open(self, ctx: Any) -> None:
-        self.seen = ctx.get_state(ValueStateDescriptor("seen", Types.PICKLED_BYTE_ARRAY()))
+        self.kept = ctx.get_state(ValueStateDescriptor("kept", Types.STRING()))
 
     def process_element(self, value: Any, ctx: Any) -> Any:
-        count = (self.seen.value() or (0, ""))[0] + 1
-        self.seen.update((count, f"{value} " * 100))
-        yield value, count
+        had = self.kept.value() is not None
+        if had:
+            self.kept.clear()
+        else:
+            self.kept.update(f"{value} " * 100)
+        yield value, had
 
 
 def engine(function: Any, numbers: list[int], buckets: int, max_records: int = KEYS) -> Engine:
@@ -87,18 +92,24 @@ def test_buckets_that_grow_are_split_and_nothing_is_lost(monkeypatch: pytest.Mon
     """By a batch that touches few keys: the others move too, and no bucket keeps what has left it."""
     monkeypatch.setattr(task_state, "MOST_BUCKET_BYTES", 1000)
     keys = range(200)  # few in a bucket, so that some lose them all
-    running = engine(Count(), [*keys, *[7] * 5, *keys], 128, max_records=len(keys))
+    running = engine(Toggle(), [*keys, *[7] * 5, *keys, *keys], 128, max_records=len(keys))
     running.run_batch()
     before = running.memories[1, 0].buckets
     assert sum(map(len, before.values())) > 1000 * len(before)
     running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=1, buckets=128))
     for _ in range(5):
         running.run_batch()
-    assert len(running.memories[1, 0].buckets) > len(before)
+    after = running.memories[1, 0]
+    assert len(after.buckets) > len(before)
+    assert after.blob is not None
+    cut = Buckets(128, task_state.load_own(after.blob).buckets_per_group)
+    assert after.buckets.keys() == cut.touched(key for key in keys if key != 7)  # which has nothing just now
     running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=len(keys), buckets=128))
     running.run()
-    counts = Counter(dict.fromkeys(keys, 2)) + Counter({7: 5})
-    assert sorted(running.results) == sorted((key, n) for key in keys for n in range(1, counts[key] + 1))
+    seen: dict[int, list[bool]] = {}
+    for key, had in running.results:
+        seen.setdefault(key, []).append(had)
+    assert seen == {key: [i % 2 == 1 for i in range(8 if key == 7 else 3)] for key in keys}
 
 
 def test_buckets_without_entries_are_dropped() -> None:

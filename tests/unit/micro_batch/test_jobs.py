@@ -351,8 +351,15 @@ def add_files(world: World, numbers: range) -> list[str]:
     return sorted(f"{n}-{line}" for n in range(numbers.stop) for line in range(20))
 
 
-def test_files_that_turn_up_are_read_once_whoever_dies(world: World) -> None:
-    draw = random.Random(1)
+def test_files_that_turn_up_are_read_once_whoever_dies(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, commit_all = random.Random(1), job_module.commit_all
+
+    def failing(*args: Any) -> Any:
+        if draw.random() < 0.3:
+            raise OSError("the driver dies")
+        return commit_all(*args)
+
+    monkeypatch.setattr(job_module, "commit_all", failing)
 
     def hook(step: str, batch: int) -> None:
         if draw.random() < 0.1:
