@@ -17,7 +17,7 @@ from tidegate.common.serialization import SimpleStringSchema
 from tidegate.datastream.connectors.kafka import KafkaSource
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("on_processes")
 def test_partitions_and_topics_that_appear_under_load_are_read_once(broker: Broker, name: str, tmp_path: Path) -> None:
     first, second = broker.create_topic(f"{name}-a", 1), f"{name}-b"

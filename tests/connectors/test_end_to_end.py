@@ -21,7 +21,7 @@ from tidegate.datastream.connectors.postgres import PostgresSink
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(("parallelism", "unaligned"), [(2, False)])

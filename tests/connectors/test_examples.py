@@ -12,7 +12,7 @@ from tests.connectors.database import Database
 from tests.connectors.on_processes import environment, run_job, start_job
 from tests.spark.recovery_kit import until, with_checkpoints
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("on_processes")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("on_processes")]
 
 
 def example(name: str) -> Any:

@@ -25,7 +25,7 @@ from tests.spark.recovery_kit import assert_exact, completed, key_of, kill, unti
 from tidegate.common.job_status import JobStatus
 from tidegate.datastream.connectors.postgres import PostgresSink
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("on_processes")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("on_processes")]
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=SOAK)])

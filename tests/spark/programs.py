@@ -62,7 +62,7 @@ class Program:
     def reports(self) -> list[Any]:
         return [json.loads(line[len(MARK) :]) for line in self.output.splitlines() if line.startswith(MARK)]
 
-    def wait_for_report(self, number: int = 1, seconds: float = 60) -> Any:
+    def wait_for_report(self, number: int = 1, seconds: float = 240) -> Any:
         """The `number`th report; fails when the program ends before it."""
         deadline = time.monotonic() + seconds
         while len(self.reports()) < number:

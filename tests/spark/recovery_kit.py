@@ -123,7 +123,7 @@ def highest_counts(lines: Counter[str]) -> dict[str, int]:
 # ---------------------------------------------------------------- watching and hurting
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 240.0) -> Any:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         value = condition()

@@ -10,7 +10,7 @@ from tests.spark.cases import ALL_CASES
 from tests.spark.cases.case import ApiCase
 from tidegate.datastream import StreamExecutionEnvironment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 RUNS = [(case, p) for case in ALL_CASES for p in case.parallelisms]
 

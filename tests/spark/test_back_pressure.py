@@ -13,7 +13,7 @@ from tidegate.common import JobStatus, WatermarkStrategy
 from tidegate.datastream import DataStream, StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 MB = 1 << 20
 

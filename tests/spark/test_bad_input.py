@@ -35,7 +35,7 @@ from tidegate.datastream.connectors import DataGeneratorSource
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
 from tidegate.datastream.state import ValueStateDescriptor
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 JAVA_NOISE = re.compile(

@@ -27,7 +27,7 @@ from tidegate.datastream import (
 from tidegate.datastream.connectors import DataGeneratorSource
 from tidegate.datastream.connectors.base import Committer, Sink, SinkContext, SinkWriter
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 

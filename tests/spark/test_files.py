@@ -15,7 +15,7 @@ from tidegate.datastream.formats.csv import CsvReaderFormat, CsvSchema
 from tidegate.datastream.formats.malformed import OnMalformed, split_malformed
 from tidegate.datastream.formats.parquet import ParquetBulkWriters, ParquetColumnarRowInputFormat
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def test_csv_to_parquet_and_back(make_env: Callable[..., StreamExecutionEnvironment], tmp_path: Path) -> None:

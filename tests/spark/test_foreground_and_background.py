@@ -18,7 +18,7 @@ from tidegate.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource, NumberSequenceSource
 from tidegate.jobmanager.running_jobs import jobs_are_running
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 

@@ -52,7 +52,7 @@ from tidegate.datastream.formats.parquet import (
     ParquetColumnarRowInputFormat,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 ROW = Types.ROW_NAMED(["key", "value", "flag"], [Types.STRING(), Types.LONG(), Types.BOOLEAN()])

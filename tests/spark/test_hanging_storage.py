@@ -16,7 +16,7 @@ from tests.spark.recovery_kit import completed, counted, until, with_checkpoints
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.storage.filesystem import FileSystemStorage
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 

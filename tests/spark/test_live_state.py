@@ -19,7 +19,7 @@ from tidegate.common.errors import ConfigurationError, StateNotReadableError
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import DiscardingSink
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.programs import alive, running, spark_installation, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = """
     import json, os, time
@@ -84,23 +84,23 @@ def test_a_job_on_two_executors(tmp_path: Path) -> None:
     program.write_text(textwrap.dedent(PROGRAM))
     more = spark_installation() | {"PYSPARK_PYTHON": sys.executable}
     with running(program, tmp_path, stdin=True, **more) as cluster:
-        outcome = cluster.wait_for_report(1, 120)
+        outcome = cluster.wait_for_report(1)
         assert outcome["counts"] == [[key, 1000] for key in range(10)]
         assert outcome["subtasks"] > 1
         assert outcome["daemons"] == 2  # subtasks with keys ran in both executors
 
-        failure = cluster.wait_for_report(2, 30)["failure"]
+        failure = cluster.wait_for_report(2)["failure"]
         assert "operator 'Divide' (subtask 2)" in failure
         assert "on record 60" in failure
         assert "ZeroDivisionError" in failure
         assert "at org.apache" not in failure
 
-        refusal = cluster.wait_for_report(3, 30)["refusal"]
+        refusal = cluster.wait_for_report(3)["refusal"]
         assert "needs 5 slots" in refusal
         assert "4 tasks" in refusal
         assert "spark.executor" in refusal
 
-        assert cluster.wait_for_report(4, 30) == "running"
+        assert cluster.wait_for_report(4) == "running"
         processes = [p for p in cluster.descendants() if alive(p)]
         assert len([p for p in processes if p.name() == "java"]) == 3  # the driver's and two executors
         psutil.Process(cluster.process.pid).send_signal(signal.SIGKILL)

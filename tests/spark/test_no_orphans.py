@@ -21,7 +21,7 @@ from tidegate.common.errors import JobCancelledError
 from tidegate.datastream import DataStream, StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 ENDLESS = """

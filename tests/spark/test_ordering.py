@@ -10,7 +10,7 @@ import pytest
 from tests.spark.cases.single import numbers
 from tidegate.datastream import DataStream, MapFunction, ProcessFunction, RuntimeContext, StreamExecutionEnvironment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 COUNT = 8_000
 

@@ -110,7 +110,7 @@ def watched_job(browser: Any, folder: Path, parallelism: int) -> Iterator[tuple[
     program = PROGRAM.replace("{slots}", str(parallelism + 1)).replace("{parallelism}", str(parallelism))
     script.write_text(textwrap.dedent(program))
     with running(script, folder, XDG_STATE_HOME=str(folder / "state")) as started:
-        spark = started.wait_for_report(1, 120)
+        spark = started.wait_for_report(1)
         wait_until(running_jobs, 30)
         (job,) = running_jobs()
         page = Page(browser, job.url, job.token, job.job_id)
@@ -199,7 +199,7 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         page.wait(lambda: "FINISHED" in page.text)
         page.wait(lambda: "Stopped. Savepoint " in page.text)
         assert page.all('[data-key="cancel"]') == []
-        assert program.wait_for_report(2, 60) == "done"
+        assert program.wait_for_report(2) == "done"
         assert AllJobs(History()).view(page.job_id).status_name == "FINISHED"
 
 

@@ -22,7 +22,7 @@ from tidegate.network.wire import Frame, encode_header
 from tidegate.protocol.codec import encode
 from tidegate.protocol.messages import FailureInfo, TaskFailed
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 

@@ -16,7 +16,7 @@ from tidegate.snapshots import list_states
 from tidegate.spark.versions import has_python_data_sources
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "savepoint-v1"
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
     import json, os, threading, time
@@ -91,7 +91,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     own = os.path.dirname(sys.executable)
     path = os.pathsep.join(place for place in os.environ["PATH"].split(os.pathsep) if place != own)
     with running(script, folder, PATH=path) as program:  # the path's python3 is another one, as in a notebook
-        program.process.wait(110)
+        program.process.wait(280)
         yield {**{n: v for report in program.reports() for n, v in report.items()}, "output": program.output}
 
 

@@ -28,7 +28,7 @@ from tidegate.datastream.checkpoint_storage import FileSystemCheckpointStorage, 
 from tidegate.datastream.state_backend import PredefinedOptions
 from tidegate.datastream.window import TumblingProcessingTimeWindows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 

@@ -46,7 +46,7 @@ def test_a_job_without_spark_fails_at_once(tmp_path: Path, how: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))
     with running(script, tmp_path, str(tmp_path / "checkpoints"), how) as program:
-        program.wait_for_report(1, seconds=120)
+        program.wait_for_report()
         started = time.monotonic()
         if how == "kill":
             (jvm,) = [p for p in psutil.Process(program.process.pid).children() if "java" in p.name()]

@@ -24,7 +24,7 @@ from tidegate.datastream import (
 from tidegate.datastream.connectors import HybridSource, NumberSequenceSource
 from tidegate.datastream.state import MapStateDescriptor
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 RULES = MapStateDescriptor("rules")
 MakeEnv = Callable[..., StreamExecutionEnvironment]

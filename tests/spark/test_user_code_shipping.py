@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.programs import running, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 FILES = {
     "beside/jobs.py": """

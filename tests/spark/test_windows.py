@@ -35,7 +35,7 @@ from tidegate.datastream.window import (
     TumblingProcessingTimeWindows,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 SECOND = 1000

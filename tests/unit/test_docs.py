@@ -84,7 +84,7 @@ def test_the_runnable_blocks_of_a_page_run_and_print_what_the_page_says(page: st
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_the_programs_of_the_docs_run_on_spark(tmp_path: Path) -> None:
     """One after the other in one process: starting Spark takes longer than all of them. Lines may come in any order:
     they are made by several workers."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.programs import running, spark_installation
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = """
     import json, os, signal, time
@@ -101,7 +101,7 @@ def test_only_what_a_lost_executor_held_is_computed_again(tmp_path: Path) -> Non
     program.write_text(textwrap.dedent(PROGRAM.format(folder=str(tmp_path))))
     more = spark_installation() | {"PYSPARK_PYTHON": sys.executable}
     with running(program, tmp_path, **more) as cluster:
-        outcome = cluster.wait_for_report(1, 200)
+        outcome = cluster.wait_for_report(1)
     assert outcome["retried"] == {"exact": True, "runs": 1, "failed": True}  # by Spark, without our help
     assert outcome["exact"], outcome
     assert outcome["hidden"] == []

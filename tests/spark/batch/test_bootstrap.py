@@ -14,7 +14,7 @@ from tidegate.datastream import KeyedProcessFunction, OutputTag, ProcessWindowFu
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.datastream.window import TumblingEventTimeWindows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 EVENTS = [(f"k{i % 5}", i) for i in range(0, 450, 3)]

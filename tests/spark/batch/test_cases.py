@@ -15,7 +15,7 @@ from tests.spark.cases import ALL_CASES
 from tests.spark.cases.case import ApiCase
 from tidegate.datastream import DataStream, StreamExecutionEnvironment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 BATCH = {"execution.runtime-mode": "BATCH"}
 EXCLUDED = {

@@ -18,7 +18,7 @@ from tidegate.datastream import KeyedProcessFunction, MapFunction, RuntimeContex
 from tidegate.datastream.connectors import BucketAssigner, FileSink, NumberSequenceSource
 from tidegate.datastream.state import ValueStateDescriptor
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 BATCH = {"execution.runtime-mode": "BATCH"}

@@ -21,7 +21,7 @@ from tidegate.datastream.connectors.base import Source, SourceContext, SourceSpl
 from tidegate.graph.chaining import build_job_graph
 from tidegate.spark.batch.progress import StageWatch
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 BATCH = {"execution.runtime-mode": "BATCH"}

@@ -17,7 +17,7 @@ import pytest
 from tests.spark.programs import running
 from tests.spark.standalone_cluster import QUICK_JVM, standalone_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = """
     import json, os, time
@@ -241,7 +241,7 @@ def test_a_speculative_copy_doubles_and_loses_nothing_whoever_wins(tmp_path: Pat
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM.format(folder=str(tmp_path), settings=settings)))
     with standalone_cluster(tmp_path) as cluster, running(program, tmp_path, **cluster.program_variables()) as driver:
-        driver.wait_for_report(3, 200)
+        driver.wait_for_report(3)
     for outcome in driver.reports()[:2]:
         assert all(outcome.values()), outcome
 

@@ -21,7 +21,7 @@ from tidegate.datastream.connectors import BucketAssigner, DataGeneratorSource, 
 from tidegate.datastream.formats.parquet import ParquetBulkWriters
 from tidegate.spark.versions import has_python_data_sources
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Env = Callable[..., StreamExecutionEnvironment]
 
 MOMENT = datetime.datetime(2024, 5, 6, 7, 8, 9, 10)

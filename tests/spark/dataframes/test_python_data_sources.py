@@ -13,7 +13,7 @@ from tidegate.common import WatermarkStrategy
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors.spark import PySparkSource
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Env = Callable[..., StreamExecutionEnvironment]
 
 

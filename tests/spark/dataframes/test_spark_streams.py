@@ -15,7 +15,7 @@ from tidegate.common import RestartStrategies, Types
 from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError, ResourceError
 from tidegate.datastream import StreamExecutionEnvironment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Env = Callable[..., StreamExecutionEnvironment]
 PER_FILE = 50
 

@@ -17,7 +17,7 @@ from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, Check
 from tidegate.fault_tolerance.checkpoint_view import CheckpointViews
 from tidegate.web.rest import RestServer
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 STATIC = Path(__file__).parents[3] / "tidegate" / "web" / "static"
 
