@@ -173,6 +173,7 @@ class SourceOperator(Operator, ReadsInOrder):
             except Exception as error:
                 self.fail(f"reading split '{current.split.split_id}'", error)
             if len(polled):
+                self.wake_at_ms = None  # an empty split before it says nothing of this one, which may have more
                 self._emit(self._stamped(polled), current, now_ms)
                 return len(polled)
             wake = now_ms + _IDLE_POLL_MS if wake is None else wake
