@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.batch.test_tasks import Engine as BatchEngine
 from tests.unit.micro_batch.engine import Engine
-from tidegate.common import Configuration, Duration, Time, Types, WatermarkStrategy
+from tidegate.common import Configuration, Duration, Encoder, Time, Types, WatermarkStrategy
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import (
     AggregateFunction,
@@ -19,6 +19,7 @@ from tidegate.datastream import (
     MapFunction,
     StreamExecutionEnvironment,
 )
+from tidegate.datastream.connectors import FileSink
 from tidegate.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -30,6 +31,7 @@ from tidegate.datastream.state import (
 from tidegate.datastream.window import TumblingEventTimeWindows
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism
 from tidegate.snapshots import read_state
+from tidegate.spark.batch.commits import commit_all, discard_leftovers
 from tidegate.spark.batch.job_savepoint import complete_savepoint
 from tidegate.spark.batch.plan import SavepointPlan
 from tidegate.spark.batch.plan import plan_job as plan_batches
@@ -215,6 +217,34 @@ def test_a_savepoint_of_a_batch_job_moves(after: str, tmp_path: Path) -> None:
     assert len(results) < len(expected())
     results += the_rest(after, 3, str(tmp_path / "savepoint"))
     assert sorted(results) == sorted(expected())
+
+
+def test_the_output_of_a_batch_job_with_a_savepoint_is_complete(tmp_path: Path) -> None:
+    """Also what a file sink would go on writing to after a checkpoint: when the job has ended, nobody does. The job
+    that goes on finds all that it had prepared committed."""
+
+    def built(savepoint: str | None) -> Any:
+        stream = job(2, savepoint)
+        sink = FileSink.for_row_format(str(tmp_path / "out"), Encoder.simple_string_encoder()).build()
+        stream.map(repr).uid("text").sink_to(sink).uid("files")
+        return stream.get_execution_environment()
+
+    def lines() -> list[str]:
+        files = [path for path in (tmp_path / "out").rglob("part-*") if not path.name.startswith(".")]
+        return sorted(line for path in files for line in path.read_text().splitlines())
+
+    savepoint = SavepointPlan(str(tmp_path / "savepoint"), 0, OWNER)
+    plan = plan_batches(graph_of(built(None)), RuntimeSettings(), 1 << 20, savepoint)
+    batch = BatchEngine(plan)
+    batch.run()
+    complete_savepoint(savepoint, plan.graph, batch.report())
+    commit_all(plan.graph, batch.report().committables(), 0, 1.0)
+    discard_leftovers(plan.graph, plan.graph.job_id)
+    written = lines()
+    assert len([line for line in written if line.startswith("('seen'")]) == len(EVENTS)
+    Engine(built(str(tmp_path / "savepoint"))).run()
+    assert len(lines()) > len(written)
+    assert lines() == sorted(map(repr, expected()))
 
 
 def test_a_savepoint_is_read_as_tables(tmp_path: Path) -> None:

@@ -361,6 +361,9 @@ class BatchTask:
             self._out.settle()
             yield from self._out.take()
         self._chain.prepare_barrier(SAVEPOINT_ID)
+        for operator in self._chain.operators:
+            if isinstance(operator, HandsOverCommittables):
+                operator.finish()  # nobody writes on: what it leaves open is discarded with the left-overs
         if source is None and watermark > MIN_WATERMARK:
             names = self._plan.input_names[self._subtask]
             saved = SavedTime(
