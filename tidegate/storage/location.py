@@ -93,6 +93,12 @@ class StorageLocation:
     __repr__ = __str__
 
 
+def below(uri: str, name: str) -> str:
+    """`name` in the directory `uri`, as text. The options in the query of a URI stay behind it, secrets too."""
+    place, mark, options = uri.partition("?") if "://" in uri else (uri, "", "")
+    return f"{place.rstrip('/')}/{name}{mark}{options}"
+
+
 def absolute(uri: str) -> str:
     """The same place, for a process that runs in another directory. Checked; secrets in it stay in it."""
     location = StorageLocation.parse(uri)

@@ -39,6 +39,7 @@ class Jobs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.checkpoints = str(folder / "checkpoints")
         self.managers: list[JobManager] = []
         (folder / "ha").mkdir()
 
@@ -47,7 +48,7 @@ class Jobs:
         env = environment(
             {
                 "execution.checkpointing.interval": "100 ms",
-                "execution.checkpointing.dir": str(self.folder / "checkpoints"),
+                "execution.checkpointing.dir": self.checkpoints,
                 "rest.enabled": "false",
                 "high-availability.type": "filesystem",
                 "high-availability.storageDir": str(self.folder / "ha"),
@@ -127,6 +128,23 @@ def test_a_leader_that_cannot_renew_its_lease_stops_and_the_standby_goes_on(
     assert left, "the checkpoints of a leader that only stops are kept"
     with pytest.raises(JobHasEndedError):
         jobs.lead()
+
+
+def test_a_leader_finds_the_checkpoints_of_the_one_before_on_an_object_store(
+    jobs: Jobs, tmp_path: Path, s3_server: tuple[str, Any]
+) -> None:
+    """The way to the store is part of the path: `s3://bucket/folder?endpoint_override=...`."""
+    endpoint, _ = s3_server
+    jobs.checkpoints = f"s3://bucket/{tmp_path.name}?endpoint_override={endpoint}"
+    first = jobs.lead(per_second=200.0)
+    until(lambda: completed(first) >= 2, "checkpoints of the first")
+    _cut_off(first)
+    with pytest.raises(JobSuspendedError):
+        first.client.get_job_execution_result().result(60)
+    second = jobs.lead(standby=True)
+    second.client.get_job_execution_result().result(60)
+    assert [restore.checkpoint_id for restore in second.client.restores()]
+    assert_exact(visible_lines(tmp_path / "out"), RECORDS)
 
 
 def _cut_off(manager: JobManager) -> None:

@@ -27,7 +27,7 @@ from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import FileRange, InlineBytes
 from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.leases.keeper import LeaseLostError
-from tidegate.storage.location import StorageLocation
+from tidegate.storage.location import StorageLocation, below
 from tidegate.storage.metadata import read_metadata
 from tidegate.storage.worker_storage import file_source
 
@@ -404,6 +404,12 @@ def test_s3_options_come_from_query_and_environment_and_secrets_stay_out_of_sigh
     assert "hidden" not in str(location)
     assert "hidden" not in repr(location)
     assert dict(StorageLocation.parse(str(location)).options)["endpoint_override"] == "http://minio:9000"
+
+
+def test_a_place_below_a_uri_keeps_the_options_behind_it() -> None:
+    assert below("s3://bucket/jobs/?region=eu&secret_key=x", "chk-3") == "s3://bucket/jobs/chk-3?region=eu&secret_key=x"
+    assert below("hdfs://name/jobs", "chk-3") == "hdfs://name/jobs/chk-3"
+    assert below("/jobs/what?/", "chk-3") == "/jobs/what?/chk-3"  # a name like others
 
 
 @pytest.mark.parametrize("uri", ["", "  ", "ftp://host/x", "file://host/x", "s3:///x", "s3://b/x?colour=red"])

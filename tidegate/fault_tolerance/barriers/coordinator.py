@@ -62,6 +62,7 @@ from tidegate.protocol.messages import (
 from tidegate.storage.cleanup import Deletion, FileProtection, SharedFileRegistry
 from tidegate.storage.handles import CheckpointMetadata, EnumeratorState
 from tidegate.storage.job_directory import checkpoint_directory, metadata_file
+from tidegate.storage.location import below
 
 _MAX_REMEMBERED = 100
 
@@ -396,7 +397,7 @@ class CheckpointCoordinator:
     def _record(self, pending: PendingCheckpoint) -> None:
         pending.begin_recording()
         n, request = pending.checkpoint_id, pending.request
-        path = request.target or f"{self._root.rstrip('/')}/{checkpoint_directory(n)}"
+        path = request.target or below(self._root, checkpoint_directory(n))
         self._out.append(RecordSnapshot(pending.attempt, n, path, pending.savepoint, request.stop))
 
     def _decide(self, undecided: PendingCheckpoint, recorded: bool, now_ms: float) -> None:

@@ -23,6 +23,7 @@ from tidegate.protocol.instructions import CheckpointRequestDone, Instruction, L
 from tidegate.protocol.messages import AckCheckpoint, DeclineCheckpoint, FaultToleranceMessage, WantCheckpoint
 from tidegate.storage.handles import EnumeratorState
 from tidegate.storage.job_directory import checkpoint_directory
+from tidegate.storage.location import below
 
 _NO_CHECKPOINTS = (
     "checkpointing is off for this job: call env.enable_checkpointing(interval), set execution.checkpointing.interval, "
@@ -86,7 +87,7 @@ class BarrierCheckpoints(JobFaultTolerance):
         if point.metadata.savepoint:
             return point.root
         kept = keep or not point.owned or self.coordinator.keeps_after(JobStatus.FAILED)
-        return f"{point.root.rstrip('/')}/{checkpoint_directory(point.checkpoint_id)}" if kept else None
+        return below(point.root, checkpoint_directory(point.checkpoint_id)) if kept else None
 
     def _answer_stop(self, status: JobStatus) -> list[Instruction]:
         stop = self.coordinator.stopped

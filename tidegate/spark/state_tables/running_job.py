@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from tidegate.common import options
 from tidegate.common.errors import ConfigurationError
+from tidegate.storage.files import open_files
+from tidegate.storage.location import StorageLocation, below
 from tidegate.web.registry import running_jobs
 from tidegate.web.remote import view_of
 
@@ -25,4 +29,11 @@ def checkpoints_of(wanted: str) -> str:
             f"job {view.name} ({view.job_id}) keeps its checkpoints in the memory of its driver: set "
             f"{options.CHECKPOINT_DIR.key} for it, or take a savepoint"
         )
-    return f"{directory.rstrip('/')}/{view.job_id}"
+    return below(directory, _folder_in(directory, view.job_id))
+
+
+def _folder_in(directory: str, job_id: str) -> str:
+    """With high availability each leader has a folder of its own, and the newest one leads."""
+    names = open_files(StorageLocation.parse(directory)).names("")
+    epochs = [int(match[1]) for match in map(re.compile(rf"{re.escape(job_id)}-e(\d+)").fullmatch, names) if match]
+    return f"{job_id}-e{max(epochs)}" if epochs else job_id
