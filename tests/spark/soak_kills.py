@@ -2,8 +2,8 @@
 
 Takes the jobs of `chaos_jobs/soak_job.py` in turn, with both backends, aligned and unaligned, and puts each under
 `tidegate chaos`: most with recorders for sinks, some with their own (files, and Kafka and PostgreSQL where they are to
-be had). Prints a line for each round and a table at the end; ends with 1 when a guarantee was broken, and with the
-command that repeats it.
+be had). Prints a line for each round with its faults, a line a minute, and a table at the end, also when it is stopped
+(SIGINT, SIGTERM); ends with 1 when a guarantee was broken, and with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -49,6 +52,8 @@ class Soak:
         draw = random.Random(self._arguments.seed)
         jobs = list(itertools.product((*JOBS, *self._targets.kinds), ("hashmap", "rocksdb"), ("aligned", "unaligned")))
         for job in itertools.islice(itertools.cycle(jobs), self._arguments.first % len(jobs), None):
+            while self._arguments.pause_while is not None and os.path.exists(self._arguments.pause_while):
+                time.sleep(1)
             if self.over:
                 return
             self._job(job, draw.randrange(2**31))
@@ -86,7 +91,8 @@ class Soak:
 
     def _count(self, job: tuple[str, str, str], seed: int, verdict: Verdict) -> None:
         self.rounds[job] += 1
-        self.faults.update(str(fault["kind"]) for fault in verdict.run.faults)
+        faults = Counter(str(fault["kind"]) for fault in verdict.run.faults)
+        self.faults.update(faults)
         for sink in verdict.sinks:
             counts = {"records": sink.records, "lost": sink.lost, "doubled": sink.doubled, "changed": sink.changed}
             self.sums.update({**counts, "out of order": sink.out_of_order})
@@ -102,10 +108,24 @@ class Soak:
             self.broken.append(f"tidegate chaos --seed {seed} --round {number} {limits} {JOB} {' '.join(job)}: {why}")
             print(f"BROKEN: {self.broken[-1]}", flush=True)
         print(
-            f"{' '.join(job)}: {word}, {len(verdict.run.faults)} faults in {verdict.run.seconds:.0f} s; "
-            f"in all {self.faults.total()} faults, lost {self.sums['lost']}, doubled {self.sums['doubled']}",
+            f"{' '.join(job)}: {word}, {faults.total()} faults in {verdict.run.seconds:.0f} s "
+            f"({', '.join(f'{kind} {count}' for kind, count in faults.items())}) of {self._records(verdict)} records; "
+            f"{self._so_far()}",
             flush=True,
         )
+
+    @staticmethod
+    def _records(verdict: Verdict) -> int:
+        return sum(sink.records for sink in verdict.sinks)
+
+    def _so_far(self) -> str:
+        return f"in all {self.faults.total()} faults, lost {self.sums['lost']}, doubled {self.sums['doubled']}"
+
+    def a_line_a_minute(self) -> None:
+        while True:
+            time.sleep(60)
+            minutes = (time.monotonic() - self._began) / 60
+            print(f"{minutes:.0f} min, {self.rounds.total()} rounds: {self._so_far()}", flush=True)
 
     def table(self) -> None:
         print("\n| fault | how often |\n|---|---|")
@@ -126,11 +146,15 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=1.5, help="seconds between two faults, on average")
     parser.add_argument("--first", type=int, default=0, help="the place in the list of the job to begin with")
     parser.add_argument("--stretch", type=float, default=25.0, help="seconds that an undisturbed run lasts")
+    parser.add_argument("--pause-while", metavar="FILE", help="begin with no other job while there is this file")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
+    for stopped in (signal.SIGINT, signal.SIGTERM):  # also where a shell has it ignored, in the background
+        signal.signal(stopped, signal.default_int_handler)
     with Targets() as targets:
         soak = Soak(arguments, targets)
+        threading.Thread(target=soak.a_line_a_minute, daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             soak.run()
         soak.table()

@@ -98,24 +98,26 @@ class Watch:
                 return
             if running_since is None and view.status is JobStatus.RUNNING:
                 running_since = time.monotonic()
-            if fault is not None and running_since is not None and time.monotonic() > running_since + fault.after_s:
-                self._strike(fault)
+            due = fault is not None and running_since is not None and time.monotonic() > running_since + fault.after_s
+            if fault is not None and due and self._strike(fault):
                 fault = None
             time.sleep(_LOOK_S)
 
-    def _strike(self, fault: DriverFault) -> None:
+    def _strike(self, fault: DriverFault) -> bool:
+        """False: it could not be done, and is tried again."""
         folder = self._segment.folder
         if fault.kind == "driver":
             note_fault(folder, "driver", where="driver", detail="SIGKILL of the driver")
             os.kill(os.getpid(), signal.SIGKILL)
         if not self._rewritten.scalable:
-            return
+            return True
         try:
             path = self._client.stop_with_savepoint(False, f"{folder}/savepoints").result(60)
-        except Exception:  # the job was restarting, or has ended: the next segment may have more luck
-            return
+        except Exception:  # another fault came in between, or the job has ended
+            return False
         self._savepoint = path
         note_fault(folder, "rescale", where="driver", detail="stopped with a savepoint, to run at another parallelism")
+        return True
 
     def _write(self, view: JobView) -> None:
         result = SegmentResult(

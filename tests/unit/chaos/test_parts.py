@@ -7,7 +7,9 @@ import random
 import signal
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,10 +25,10 @@ from tidegate.chaos.recording import recorded, totals
 from tidegate.chaos.report import Report
 from tidegate.chaos.rewriting import ChaosError, rewrite
 from tidegate.chaos.rounds import Rounds, Run, Wishes, latest_state
-from tidegate.chaos.segment import VARIABLE, OperatorSeen, Segment, SegmentResult, problem_of
+from tidegate.chaos.segment import VARIABLE, OperatorSeen, Segment, SegmentResult, faults_of, problem_of
 from tidegate.chaos.storage_faults import BadTime
 from tidegate.cli.main import main
-from tidegate.common import Configuration, Row, WatermarkStrategy
+from tidegate.common import Configuration, JobStatus, Row, WatermarkStrategy
 from tidegate.common.errors import StorageUnavailableError
 from tidegate.connectors.record_cache import CacheSink
 from tidegate.contracts.collect_sink import CollectSink
@@ -164,6 +166,38 @@ def test_how_a_round_goes_on_after_its_driver_has_ended(tmp_path: Path) -> None:
     assert rescaled is not None
     assert (rescaled.restore, rescaled.job_since) == ("second", 3)
     assert rescaled.parallelism in (1, 3)
+
+
+class Restarting:
+    """A job that is stopped with a savepoint at the third try: the first two are too early or cut short."""
+
+    def __init__(self) -> None:
+        self.tries, self.ended = 0, False
+
+    def view(self) -> Any:
+        ended_ms = 1.0 if self.ended else None
+        return SimpleNamespace(attempt=0, metrics=(), ended_ms=ended_ms, status=JobStatus.RUNNING)
+
+    def stop_with_savepoint(self, drain: bool, folder: str) -> Future[str]:
+        self.tries += 1
+        found: Future[str] = Future()
+        if self.tries < 3:
+            found.set_exception(RuntimeError("the job was restarting"))
+        else:
+            self.ended = True
+            found.set_result(f"{folder}/found")
+        return found
+
+
+def test_a_rescale_that_comes_to_nothing_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = Segment(folder=str(tmp_path), kinds=("rescale",), every_s=0.001, faults_left=1)
+    job: Any = Restarting()
+    rewritten: Any = SimpleNamespace(scalable=2)
+    watch = child.Watch(segment, rewritten, job)
+    monkeypatch.setattr(watch, "_write", lambda view: None)
+    watch.run()
+    assert job.tries == 3
+    assert [fault["kind"] for fault in faults_of(str(tmp_path))] == ["rescale"]
 
 
 def test_the_state_at_the_end_is_that_of_the_last_leader(tmp_path: Path) -> None:
