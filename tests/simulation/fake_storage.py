@@ -97,7 +97,7 @@ class FakeFiles:
         prefix = f"{path}/" if path else ""
         return sorted({name[len(prefix) :].partition("/")[0] for name in self.content if name.startswith(prefix)})
 
-    def delete_file(self, path: str) -> None:
+    def delete_file(self, path: str, for_good: bool = False) -> None:
         self.attempt("delete", path, lambda: self._drop([path]))
 
     def delete_directory(self, path: str) -> None:

@@ -55,7 +55,7 @@ class StorageWork:
         def delete() -> None:
             try:
                 files = self._storage.worker_storage().savepoint_files(target)
-                files.delete_file(METADATA_NAME)  # first: what is left half deleted is not complete
+                files.delete_file(METADATA_NAME, for_good=True)  # first: what is left half deleted is not complete
                 files.delete_directory("")
             except SnapshotError as error:
                 log.warning("what was written of a failed savepoint is left behind: %s", error)

@@ -233,10 +233,11 @@ MAX_WAITING = 20_000
 def _delete_until_stuck(files: Files, deletion: Deletion, problems: list[str]) -> Deletion | None:
     """What is left when metadata cannot be deleted; None when nothing is stuck."""
     for number, path in enumerate(deletion.files):
+        is_metadata = path.rpartition("/")[2] == METADATA_NAME
         try:
-            files.delete_file(path)
+            files.delete_file(path, for_good=is_metadata)
         except SnapshotError as error:
-            if path.rpartition("/")[2] == METADATA_NAME:
+            if is_metadata:
                 problems.append(f"a checkpoint stays whole, and is tried again, since its metadata stays: {error}")
                 return Deletion(deletion.files[number:], deletion.directories)
             problems.append(str(error))

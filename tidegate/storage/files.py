@@ -1,8 +1,8 @@
 """The few file operations that storage needs, under one root, on local disks and through `pyarrow.fs`.
 
 Paths are relative to the root and '/'-separated. A file appears under its name only when it is complete: locally by a
-temporary name, fsync and rename; on object stores because an object exists only once its upload is finished. Safe to
-use from several threads.
+temporary name, fsync and rename; on object stores because an object exists only once its upload is finished. Locally it
+is there after a power failure too, and so are the folders that were made for it. Safe to use from several threads.
 
 Every failure is a SnapshotError with the full path and the cause, of one of two kinds: StorageUnavailableError when it
 may be another story later, SnapshotDamagedError when a file is gone for good: the store answers, and does not list it.
@@ -77,8 +77,8 @@ class Files(Protocol):
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted, without those of unfinished files; [] when there is no such directory."""
 
-    def delete_file(self, path: str) -> None:
-        """Deletes a file. It is no error when it is missing."""
+    def delete_file(self, path: str, for_good: bool = False) -> None:
+        """Deletes a file. It is no error when it is missing. `for_good`: it is not back after a power failure."""
 
     def delete_directory(self, path: str) -> None:
         """Deletes a folder with everything in it. It is no error when it is missing."""
@@ -146,17 +146,26 @@ def is_gone(files: Files, path: str) -> bool:
 
 
 def make_directories(path: str, root: str, mode: int) -> None:
-    """`path`, which is `root` or below it. What is above the root is the user's, and is made as the umask says."""
+    """`path`, which is `root` or below it. What is above the root is the user's, and is made as the umask says. Whoever
+    makes a folder sees to it that it is there after a power failure."""
     missing = []
-    while not os.path.isdir(path):
+    while path and not os.path.isdir(path):
         missing.append(path)
-        if path == root:
-            os.makedirs(os.path.dirname(root), exist_ok=True)
-            break
         path = os.path.dirname(path)
     for directory in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another task made it just now
-            os.mkdir(directory, mode)
+            os.mkdir(directory, mode if len(directory) >= len(root) else 0o777)
+            with contextlib.suppress(PermissionError):  # a folder that one may write to, but not read
+                sync_directory(os.path.dirname(directory))
+
+
+def sync_directory(path: str) -> None:
+    """The names in it survive a power failure."""
+    directory = os.open(path or ".", os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 # ---------------------------------------------------------------- local
@@ -205,10 +214,12 @@ class LocalFiles:
             except FileNotFoundError:
                 return []
 
-    def delete_file(self, path: str) -> None:
+    def delete_file(self, path: str, for_good: bool = False) -> None:
         full = self.describe(path)
         with storage_errors("delete", full), contextlib.suppress(FileNotFoundError):
             os.unlink(full)
+            if for_good:
+                sync_directory(os.path.dirname(full))
 
     def delete_directory(self, path: str) -> None:
         full = self.describe(path)
@@ -243,11 +254,7 @@ class _LocalOutput:
             os.fsync(self._file.fileno())
             self._file.close()
             os.rename(self._temporary, self._path)
-            directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync_directory(os.path.dirname(self._path))
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):  # closing flushes, which fails again on a full disk
@@ -308,7 +315,7 @@ class ArrowFiles:
             infos = self._fs.get_file_info(FileSelector(self._full(path), allow_not_found=True))
             return sorted(info.base_name for info in infos if UNFINISHED not in info.base_name)
 
-    def delete_file(self, path: str) -> None:
+    def delete_file(self, path: str, for_good: bool = False) -> None:
         with storage_errors("delete", self.describe(path)), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(self._full(path))
 

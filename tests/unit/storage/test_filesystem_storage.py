@@ -259,7 +259,7 @@ class Stuck(LocalFiles):
 
     stuck: set[str]
 
-    def delete_file(self, path):
+    def delete_file(self, path, for_good=False):
         if path in self.stuck:
             raise StorageUnavailableError(f"cannot delete {path}")
         super().delete_file(path)

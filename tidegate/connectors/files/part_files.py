@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Protocol
 
 from tidegate.common.errors import TidegateError
-from tidegate.storage.files import open_filesystem
+from tidegate.storage.files import make_directories, open_filesystem, sync_directory
 from tidegate.storage.location import StorageLocation
 
 _HIDDEN = ".inprogress-"
@@ -128,6 +128,7 @@ class LocalPartFiles:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._folder_is_synced = False  # of hidden files; whoever made it may have died before it could do so
 
     def describe(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
@@ -136,8 +137,11 @@ class LocalPartFiles:
         full = self.describe(hidden)
         with output_errors("write", full):
             for last_try in (False, True):
-                os.makedirs(os.path.dirname(full), exist_ok=True)
                 try:
+                    _make_folder_of(full)
+                    if not self._folder_is_synced:
+                        sync_directory(self._root)
+                        self._folder_is_synced = True
                     return _LocalStream(full)
                 except FileNotFoundError:  # another subtask found the folder empty and deleted it
                     if last_try:
@@ -153,7 +157,7 @@ class LocalPartFiles:
                 return
             if size != length:
                 raise OutputFileError(f"cannot publish {target}: {source} has {size} bytes instead of {length}")
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _make_folder_of(target)
             try:
                 _rename_to_new(source, target)
             except FileExistsError:
@@ -161,14 +165,15 @@ class LocalPartFiles:
                 _unlink(source)
             except FileNotFoundError:  # a worker that was taken for dead published it this moment
                 self._check_published(source, target, length)
-            _sync_folder(target)
 
     def _check_published(self, source: str, target: str, length: int) -> None:
+        """It is there, and will be after a power failure: whoever published it may have died before it could do so."""
         size = _size(target)
         if size is None:
             raise _vanished(source, target, length)
         if size != length:
             raise _occupied(target, size, length)
+        sync_directory(os.path.dirname(target))
 
     def publish_copy(self, hidden: str, final: str, length: int) -> None:
         source, target = self.describe(hidden), self.describe(final)
@@ -185,11 +190,10 @@ class LocalPartFiles:
                     _copy(old, new, length)
                     new.flush()
                     os.fsync(new.fileno())
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+                _make_folder_of(target)
                 _rename_to_new(copy, target)
             finally:
                 _unlink(copy)
-            _sync_folder(target)
 
     def publish_joined(self, inputs: Sequence[tuple[str, int]], final: str, delimiter: bytes) -> None:
         target = self.describe(final)
@@ -204,7 +208,7 @@ class LocalPartFiles:
                     _join(inputs, new, delimiter, lambda path: open(self.describe(path), "rb"))  # noqa: SIM115
                     new.flush()
                     os.fsync(new.fileno())
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+                _make_folder_of(target)
                 try:
                     _rename_to_new(joined, target)
                 except FileExistsError:  # a worker that was taken for dead published it this moment
@@ -213,7 +217,6 @@ class LocalPartFiles:
                 self._check_published(self.describe(inputs[0][0]), target, length)
             finally:
                 _unlink(joined)
-            _sync_folder(target)
 
     def hidden_names(self, job_id: str) -> list[str]:
         folder = self.describe(f"{_HIDDEN}{job_id}")
@@ -268,6 +271,7 @@ class _LocalStream:
     def __init__(self, full_path: str) -> None:
         self._path = full_path
         self._file: BinaryIO = open(full_path, "xb", buffering=0)  # noqa: SIM115 (closed by close or abandon)
+        self._name_is_synced = False
 
     def write(self, data: bytes) -> None:
         with output_errors("write", self._path):
@@ -278,10 +282,13 @@ class _LocalStream:
     def sync(self) -> None:
         with output_errors("write", self._path):
             os.fsync(self._file.fileno())
+            if not self._name_is_synced:
+                sync_directory(os.path.dirname(self._path))
+                self._name_is_synced = True
 
     def close(self) -> None:
+        self.sync()
         with output_errors("write", self._path):
-            os.fsync(self._file.fileno())
             self._file.close()
 
     def abandon(self) -> None:
@@ -302,7 +309,8 @@ def _unlink(path: str) -> None:
 
 
 def _rename_to_new(source: str, target: str) -> None:
-    """Rename that raises FileExistsError instead of replacing. A crash in the middle leaves both names."""
+    """Rename that raises FileExistsError instead of replacing. A crash in the middle leaves both names; one of them is
+    there after a power failure, and the new one when this returns."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -311,16 +319,15 @@ def _rename_to_new(source: str, target: str) -> None:
         if os.path.exists(target):  # a file system without hard links
             raise FileExistsError(target) from error
         os.rename(source, target)
+        sync_directory(os.path.dirname(target))
     else:
+        sync_directory(os.path.dirname(target))
         _unlink(source)
 
 
-def _sync_folder(path: str) -> None:
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _make_folder_of(path: str) -> None:
+    """As the umask says."""
+    make_directories(os.path.dirname(path), "", 0o777)
 
 
 def _copy(old: BinaryIO, new: BinaryIO, length: int) -> None:

@@ -24,6 +24,7 @@ from tidegate.common import options
 from tidegate.common.errors import ConfigurationError, InternalError, TidegateError
 from tidegate.common.ids import OperatorId
 from tidegate.spark.micro_batch.report import TakenSplits
+from tidegate.storage.files import make_directories, sync_directory
 from tidegate.storage.handles import EnumeratorState
 from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.location import StorageLocation
@@ -74,7 +75,7 @@ class CheckpointLocation:
                 f"another folder with {options.MICRO_BATCH_LOCATION.key}"
             )
         try:
-            os.makedirs(self._pending, exist_ok=True)
+            make_directories(self._pending, "", 0o777)
         except OSError as error:
             raise ConfigurationError(f"{options.MICRO_BATCH_LOCATION.key}: {self.path}: {error}") from error
         self._lock.acquire(now_ms)
@@ -204,13 +205,14 @@ class CheckpointLocation:
 
 
 def _write(path: str, data: bytes) -> None:
-    """All of it or nothing, also when the machine fails."""
+    """All of it or nothing, also when the machine fails; when this returns, all of it."""
     temporary = f"{path}.{os.getpid()}.new"
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    sync_directory(os.path.dirname(path))
 
 
 def load_committables(pairs: Committables) -> dict[OperatorId, list[Any]]:

@@ -17,7 +17,15 @@ from typing import Any, Protocol
 
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.storage.checksums import checksum
-from tidegate.storage.files import OWNER, PERMISSIONS, Files, make_directories, open_files, write_file
+from tidegate.storage.files import (
+    OWNER,
+    PERMISSIONS,
+    Files,
+    make_directories,
+    open_files,
+    sync_directory,
+    write_file,
+)
 from tidegate.storage.location import StorageLocation
 
 log = logging.getLogger("tidegate.storage")
@@ -124,7 +132,7 @@ class FileCell:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(number))
             return None
-        self._sync()
+        sync_directory(self._directory)
         self._tidy(numbers)
         return str(number)
 
@@ -139,13 +147,6 @@ class FileCell:
         except FileNotFoundError:
             return []
         return sorted(int(match[1]) for match in map(self._pattern.fullmatch, names) if match)
-
-    def _sync(self) -> None:
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def _tidy(self, numbers: list[int]) -> None:
         old = [self._path(number) for number in numbers[:-_KEPT]]
