@@ -11,7 +11,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.settings import Retention
 from tidegate.storage.cleanup import checkpoint_files
 from tidegate.storage.handles import CheckpointMetadata
-from tidegate.storage.job_directory import checkpoint_directory, metadata_file
+from tidegate.storage.job_directory import METADATA_NAME, checkpoint_directory, metadata_file
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -97,6 +97,7 @@ def _check_storage(sim: Simulation) -> None:
     left = files.content.keys() - wanted - allowed
     if sim.run_number:  # a worker of the killed driver may have written late, into the directory of a kept checkpoint
         kept = tuple(f"{checkpoint_directory(CheckpointId(n))}/" for n in sim.savepoints | sim.inherited)
+        kept += tuple(path.removesuffix(METADATA_NAME) for path in retained_files(sim) if path.endswith(METADATA_NAME))
         left = {path for path in left if not path.startswith(kept)}
     excused = sim.faults.storage.undeleted or sim.faults.damaged or sim.storage_threads.stuck
     check(not left or excused, f"left behind in the storage: {sorted(left)}")
