@@ -2,7 +2,7 @@
 
 A key is routed as the exchange routes records: key, key group, subtask, slot. A *live* read asks that slot between two
 slices of its work (`state_queries`), a *committed* one reads the files of the last completed checkpoint
-(`committed_state`).
+(`committed_state`). A micro-batch job has one kind of answers: its state as of the end of a batch that is committed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tidegate.common.errors import (
     ConfigurationError,
@@ -26,7 +26,6 @@ from tidegate.jobmanager.committed_state import CommittedState
 from tidegate.jobmanager.job_publisher import JobPublisher
 from tidegate.jobmanager.job_view import StateView
 from tidegate.jobmanager.query_settings import hidden_by_descriptor
-from tidegate.jobmanager.state_queries import StateQueries
 from tidegate.protocol.messages import StateLookup, StateProblem, StateResult
 from tidegate.state import serialization
 from tidegate.state.key_groups import KeyRouter, is_unhashable, unhashable_key
@@ -34,7 +33,6 @@ from tidegate.state.reading import WINDOW_CONTENTS, WINDOW_LAYOUTS, Found, TooLa
 
 MAX_KEYS = 1_000
 MAX_SCANNED = 1_000
-TIMEOUT_S = 5.0
 
 
 class StateLevel(enum.Enum):
@@ -65,12 +63,24 @@ class StateAnswer:
     by_window: bool = False  # `value` is a dict by window
 
 
+class Asked(Protocol):
+    """Whoever has the subtasks of a job answer lookups. Thread-safe."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long a question waits when its asker does not say."""
+
+    def ask(self, lookups: Sequence[tuple[SlotIndex, StateLookup]], timeout_s: float) -> list[StateResult]:
+        """The answers, in order. Raises StateNotReadableError when they do not come."""
+
+
 class LiveStates:
     """The states of one job. Thread-safe."""
 
     def __init__(
-        self, graph: JobGraph, publisher: JobPublisher, queries: StateQueries, committed: CommittedState
+        self, graph: JobGraph, publisher: JobPublisher, queries: Asked, committed: CommittedState | None
     ) -> None:
+        """`committed`: None when what `queries` answer is committed."""
         self._graph = graph
         self._publisher = publisher
         self.queries = queries
@@ -113,7 +123,8 @@ class LiveStates:
         )
 
     def close(self) -> None:
-        self.committed.close()
+        if self.committed is not None:
+            self.committed.close()
 
 
 class StateHandle:
@@ -129,8 +140,8 @@ class StateHandle:
         node: OperatorNode,
         state: str,
         publisher: JobPublisher,
-        queries: StateQueries,
-        committed: CommittedState,
+        queries: Asked,
+        committed: CommittedState | None,
     ) -> None:
         self._graph = graph
         self._vertex = vertex
@@ -162,10 +173,10 @@ class StateHandle:
         *,
         level: StateLevel | str = StateLevel.LIVE,
         window: Sequence[Any] | None = None,
-        timeout: float = TIMEOUT_S,
+        timeout: float | None = None,
     ) -> StateAnswer:
         """`window`: of a state that is kept per window, a window or the tuple of its parts, such as (start, end).
-        `timeout`: s; for a live read."""
+        `timeout`: s; of a question to the workers. None: 5, and in MICRO_BATCH mode 60."""
         return self.get_many([key], level=level, window=window, timeout=timeout)[0]
 
     def get_many(
@@ -174,7 +185,7 @@ class StateHandle:
         *,
         level: StateLevel | str = StateLevel.LIVE,
         window: Sequence[Any] | None = None,
-        timeout: float = TIMEOUT_S,
+        timeout: float | None = None,
     ) -> list[StateAnswer]:
         """In the order of the keys. Each live answer is of one moment of its subtask; subtasks are not in step."""
         wanted = [self._key(key) for key in keys]
@@ -183,8 +194,9 @@ class StateHandle:
                 f"get_many takes at most {MAX_KEYS:,} keys, got {len(wanted):,}: ask several times"
             )
         place = None if window is None else tuple(window)
-        if StateLevel.of(level) is StateLevel.COMMITTED:
-            answer = self._named(lambda: self._committed.get(self._node.operator_id, self.state, wanted, place))
+        committed = self._committed
+        if StateLevel.of(level) is StateLevel.COMMITTED and committed is not None:
+            answer = self._named(lambda: committed.get(self._node.operator_id, self.state, wanted, place))
             return [_committed(found, answer.checkpoint_id, place is None) for found in answer.found]
         router = KeyRouter(self._vertex.max_parallelism, self._vertex.parallelism)
         by_subtask: dict[SubtaskIndex, list[int]] = {}
@@ -195,13 +207,13 @@ class StateHandle:
             for subtask, positions in by_subtask.items()
         ]
         answers: list[StateAnswer | None] = [None] * len(wanted)
-        for positions, result in zip(by_subtask.values(), self._queries.ask(asked, timeout), strict=True):
+        for positions, result in zip(by_subtask.values(), self._ask(asked, timeout), strict=True):
             for position, found in zip(positions, self._found(result), strict=True):
-                answers[position] = _live(found, result, place is None)
+                answers[position] = _answered(found, result, place is None)
         return [answer for answer in answers if answer is not None]
 
     def scan(
-        self, limit: int = 100, *, level: StateLevel | str = StateLevel.LIVE, timeout: float = TIMEOUT_S
+        self, limit: int = 100, *, level: StateLevel | str = StateLevel.LIVE, timeout: float | None = None
     ) -> list[StateAnswer]:
         """Some entries, at most `limit`, in no certain order: a look at what is there, not a way to read all of it. Of
         a state that is kept per window each answer is one window of a key."""
@@ -209,21 +221,28 @@ class StateHandle:
             raise ConfigurationError(
                 f"scan takes a limit of 1 to {MAX_SCANNED:,}, not {limit}: all of a state is read as a table"
             )
-        if StateLevel.of(level) is StateLevel.COMMITTED:
-            answer = self._named(lambda: self._committed.scan(self._node.operator_id, self.state, limit))
+        committed = self._committed
+        if StateLevel.of(level) is StateLevel.COMMITTED and committed is not None:
+            answer = self._named(lambda: committed.scan(self._node.operator_id, self.state, limit))
             return [_committed(found, answer.checkpoint_id, False) for found in answer.found]
+        subtasks = range(self._vertex.parallelism)
+        # Each answer takes a batch where answers come with the end of one: all are asked at once.
+        rounds = [[subtask] for subtask in subtasks] if committed is not None else [[*subtasks]]
         answers: list[StateAnswer] = []
-        for subtask in range(self._vertex.parallelism):
+        for together in rounds:
             lookup = self._lookup(None, None, limit - len(answers))
-            (result,) = self._queries.ask([(self._slot(SubtaskIndex(subtask)), lookup)], timeout)
-            answers += [_live(found, result, False) for found in self._found(result)]
+            for result in self._ask([(self._slot(SubtaskIndex(subtask)), lookup) for subtask in together], timeout):
+                answers += [_answered(found, result, False) for found in self._found(result)]
             if len(answers) >= limit:
                 break
-        return answers
+        return answers[:limit]
 
     # ------------------------------------------------------------ details
     def _slot(self, subtask: SubtaskIndex) -> SlotIndex:
         return self._graph.slot_of(self._vertex.vertex_id, subtask)
+
+    def _ask(self, lookups: list[tuple[SlotIndex, StateLookup]], timeout: float | None) -> list[StateResult]:
+        return self._queries.ask(lookups, self._queries.patience_s if timeout is None else timeout)
 
     def _key(self, key: Any) -> Any:
         convert = value_converter(self.key_type)
@@ -289,8 +308,10 @@ def _parts(found: Found, all_windows: bool) -> dict[str, Any]:
     return {"key": found.key, "value": value, "found": True, "window": window}
 
 
-def _live(found: Found, result: StateResult, all_windows: bool) -> StateAnswer:
+def _answered(found: Found, result: StateResult, all_windows: bool) -> StateAnswer:
     parts = _parts(found, all_windows)
+    if result.checkpoint is not None:
+        return _committed(found, result.checkpoint, all_windows)
     return StateAnswer(level=StateLevel.LIVE, watermark=result.watermark, attempt=result.attempt, **parts)
 
 

@@ -102,7 +102,7 @@ class PublishedJobClient(JobClient):
 
     def get_state(self, operator: str, state: str) -> StateHandle:
         """A keyed state of the running job, to look keys up in. `operator`: its uid (or name, or id). The contents of
-        windows are the state `window-contents`. STREAMING only: a BATCH job has no state that could be looked at."""
+        windows are the state `window-contents`. Not in BATCH mode, where no state could be looked at."""
         if self._states is None:
             raise StateReadError("a job in BATCH mode keeps no state that could be looked at while it runs")
         return self._states.handle(operator, state)

@@ -44,6 +44,8 @@ class StateQueries:
     """`ask` from any thread; `done`, `status_changed`, `on_tick` and `job_over` by the JobManager's thread. `post`
     hands an event to that thread."""
 
+    patience_s = 5.0
+
     def __init__(self, master: JobMaster, post: Callable[[Event], None]) -> None:
         self._master = master
         self._post = post

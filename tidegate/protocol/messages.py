@@ -80,6 +80,7 @@ class StateResult(msgspec.Struct, frozen=True, kw_only=True):
     answer: bytes = b""  # the slot's pickle of a list of `state.reading.Found`
     attempt: AttemptNumber = AttemptNumber(0)
     watermark: int | None = None  # of the task, in that moment; None: it has none yet
+    checkpoint: int | None = None  # that it belongs to, and is never rolled back; None: it is live
     problem: StateProblem | None = None
     detail: str = ""
     names: tuple[str, ...] = ()

@@ -91,7 +91,7 @@ def answer(handle: StateHandle, question: StateQuestion) -> dict[str, Any]:
     return {
         "operator": handle.operator,
         "state": handle.state,
-        "level": level.value,
+        "level": (found[0].level if found else level).value,
         "answers": [_document(one) for one in found],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 
 from tests.spark.cases import ALL_CASES
 from tests.spark.cases.case import ApiCase
-from tests.spark.micro_batch.program import CountPerKey, build, expected, output, settings
+from tests.spark.micro_batch.program import KEYS, CountPerKey, build, expected, output, settings
 from tests.unit.micro_batch.test_cases import OTHERWISE
-from tidegate.common.errors import JobExecutionError
+from tidegate.common.errors import JobExecutionError, StateNotReadableError
 from tidegate.datastream import StreamExecutionEnvironment
+from tidegate.jobmanager.live_state import StateAnswer, StateLevel
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -27,6 +29,7 @@ def test_a_worker_is_killed_and_every_record_counts_once(make_env: MakeEnv, tmp_
     env = make_env(2, settings(tmp_path, 2000))
     build(env, tmp_path, 6000, CountPerKey(str(tmp_path / "killed"), dies_at=4321))
     client: Any = env.execute_async("counting")
+    looked = _look(client)
     client.get_job_execution_result().result(240)
     assert (tmp_path / "killed").exists()
     assert output(tmp_path) == expected(6000)
@@ -35,6 +38,19 @@ def test_a_worker_is_killed_and_every_record_counts_once(make_env: MakeEnv, tmp_
     assert view.checkpoints.completed >= 3
     assert view.checkpoints.restored == 1
     assert view.total("numRecordsIn", 0) == 6000
+    assert [state.entries for state in view.states] == [KEYS]
+    assert {one.level for one in looked} == {StateLevel.COMMITTED}
+    assert {one.checkpoint for one in looked} < {checkpoint.checkpoint_id for checkpoint in view.checkpoints.history}
+    assert all(0 < one.value <= 6000 // KEYS for one in looked)
+
+
+def _look(client: Any) -> list[StateAnswer]:
+    """The counts at the end of a batch. The batch that the question goes with may be the one that dies."""
+    while client.view().ended_ms is None:
+        with contextlib.suppress(StateNotReadableError):
+            found: list[StateAnswer] = client.get_state("count", "count").scan()
+            return found
+    raise AssertionError("the job has ended, and nobody has answered")
 
 
 @pytest.mark.parametrize("case", SHORT, ids=[case.name for case in SHORT])

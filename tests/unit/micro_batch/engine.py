@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cloudpickle
@@ -20,6 +20,7 @@ from tidegate.jobmanager.state_assignment import adopt_max_parallelism
 from tidegate.spark.batch.commits import commit_all
 from tidegate.spark.micro_batch.exchange import ELEMENTS
 from tidegate.spark.micro_batch.location import load_committables
+from tidegate.spark.micro_batch.looks import Look
 from tidegate.spark.micro_batch.places import DRIVER
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, Tick, plan_job
 from tidegate.spark.micro_batch.report import BatchReport
@@ -120,13 +121,14 @@ class Engine:
         complete_savepoint(str(target), self.permissions, self.graph, report, 0.0)
         return str(target)
 
-    def run_batch(self, savepoint: str = "", drain: bool = False) -> BatchReport:
+    def run_batch(self, savepoint: str = "", drain: bool = False, looks: Sequence[Look] = ()) -> BatchReport:
         tick = Tick(
             batch=self.batch,
             time_ms=0,
             savepoint=savepoint,
             permissions=self.permissions if savepoint else "",
             drain=drain,
+            looks=list(looks),
         )
         while True:
             memories = copy.deepcopy(self.memories)

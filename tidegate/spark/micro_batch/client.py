@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.jobmanager.job_publisher import JobPublisher
+from tidegate.jobmanager.live_state import LiveStates
 from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.protocol.instructions import JobEnded
 from tidegate.spark.micro_batch.savepoints import SavepointRequests
@@ -19,8 +20,14 @@ _END = object()
 class MicroBatchJobClient(PublishedJobClient):
     """Made by `MicroBatchJob`. Thread-safe."""
 
-    def __init__(self, publisher: JobPublisher, savepoints: SavepointRequests, cancel: Callable[[], None]) -> None:
-        super().__init__(publisher, cancel)
+    def __init__(
+        self,
+        publisher: JobPublisher,
+        savepoints: SavepointRequests,
+        cancel: Callable[[], None],
+        states: LiveStates | None = None,
+    ) -> None:
+        super().__init__(publisher, cancel, states)
         self._savepoints = savepoints
         # Not bounded: a batch's results are in the driver's memory anyway when they come here.
         self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -28,17 +28,19 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.ids import AttemptNumber
+from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
+from tidegate.jobmanager.job_view import states_of
+from tidegate.jobmanager.live_state import LiveStates
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter
 from tidegate.jobmanager.running_jobs import add_running_job
 from tidegate.protocol.instructions import JobEnded
-from tidegate.protocol.messages import FailureInfo
+from tidegate.protocol.messages import FailureInfo, StateReport
 from tidegate.spark.batch.commits import commit_all
 from tidegate.spark.batch.job import RetryPolicy
 from tidegate.spark.batch.remaining_tasks import tasks_are_gone
@@ -47,6 +49,7 @@ from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch.client import MicroBatchJobClient
 from tidegate.spark.micro_batch.discovery import SplitSearch, first_states
 from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, load_committables
+from tidegate.spark.micro_batch.looks import BatchLooks
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, width
 from tidegate.spark.micro_batch.progress import Batches, Totals
 from tidegate.spark.micro_batch.query import start_query
@@ -131,6 +134,7 @@ class MicroBatchJob:
         self._statuses = StatusHistory()
         self._batches = Batches(options.read(configuration, options.CHECKPOINT_HISTORY_SIZE))
         self._totals = Totals()
+        self._states: dict[tuple[int, int, str, str], StateReport] = {}  # of each subtask, as it said last
         self._publisher = JobPublisher(
             plan.graph, "MICRO_BATCH", width(plan.graph), self._clock.now_ms(), configuration
         )
@@ -140,7 +144,9 @@ class MicroBatchJob:
             options.read(configuration, options.STORAGE_PERMISSIONS),
             self._wake.set,
         )
-        self.client = MicroBatchJobClient(self._publisher, self._savepoints, self.cancel)
+        self._looks = BatchLooks(plan.graph)
+        states = LiveStates(plan.graph, self._publisher, self._looks, committed=None)
+        self.client = MicroBatchJobClient(self._publisher, self._savepoints, self.cancel, states)
         rest, history = RestSettings.from_configuration(configuration), History.from_configuration(configuration)
         self._port = ClientPort(self.client, rest, history, OtelSettings.from_configuration(configuration))
 
@@ -251,7 +257,7 @@ class MicroBatchJob:
     def _run_query(self, following: int) -> bool:
         """True: the job has come to its end. Raises when the query has failed."""
         self._reported, self._batch_error = None, None
-        self._allow(following)
+        self._allow(following, first=True)
         attempt = self._attempt
         self._started.clear()
         self._query = start_query(
@@ -311,16 +317,18 @@ class MicroBatchJob:
         while not tasks_are_gone(tracker, group, _JOBS_AT_WORK) and self._clock.now_ms() < deadline:
             time.sleep(_LOOK_S)
 
-    def _allow(self, batch: int) -> None:
-        request = self._savepoints.take()
+    def _allow(self, batch: int, first: bool = False) -> None:
+        """`first`: of this attempt. Spark may run it with the order that it had before; questions wait for the next."""
+        request, looks = self._savepoints.take(), [] if first else self._looks.take()
         self._allow_at_ms = 0.0
         self._allowed = batch
         self._batch_began_ms = self._clock.now_ms()
         if request is None:
             # With the first batch the subtasks say what they have: a snapshot of an older version says it nowhere else.
-            self._control.allow(batch, splits=self._search.orders() if batch else None)
+            self._control.allow(batch, splits=self._search.orders() if batch else None, looks=looks)
         else:
-            self._control.allow(batch, request.target, self._savepoints.permissions, request.drain)
+            permissions = self._savepoints.permissions
+            self._control.allow(batch, request.target, permissions, request.drain, looks=looks)
 
     # ------------------------------------------------------------ batches
     def _on_batch(self, rows: DataFrame, batch: int, attempt: int) -> None:
@@ -370,7 +378,13 @@ class MicroBatchJob:
         taken = any(task.snapshot for task in report.tasks)
         self._batches.add(report, AttemptNumber(self._attempt), taken, self._batch_began_ms, now)
         self._publisher.accumulators = self._totals.accumulators()
-        self._publisher.update(metrics=self._totals.metrics(), checkpoints=self._batches.view())
+        self._states.update({(s.vertex, s.subtask, s.operator_id, s.state): s for s in report.states()})
+        self._publisher.update(
+            metrics=self._totals.metrics(),
+            checkpoints=self._batches.view(),
+            states=states_of(self._graph, self._publisher.queries, self._states.values()),
+        )
+        self._looks.done(report.answers(), CheckpointId(report.batch + 1))
         all_read = report.records_read == 0 and not report.savepoint and self._search.at_rest
         return report.ended or stopped or (self._available_now and all_read)
 
@@ -403,4 +417,5 @@ class MicroBatchJob:
         attempt = AttemptNumber(self._attempt)
         self._statuses.add(status, attempt, self._clock.now_ms())
         self._publisher.update(attempt=attempt, checkpoints=self._batches.view(), **self._statuses.fields())
+        self._looks.status_changed(status)
         log.info("job %s (%s) is %s", self._graph.name, self._job_id, status.name)

@@ -11,6 +11,7 @@ import msgspec
 from tidegate.common.ids import CheckpointId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph, JobVertex
+from tidegate.spark.micro_batch.looks import Look
 from tidegate.spark.micro_batch.places import pick_places
 from tidegate.spark.start_points import StartState, start_state
 from tidegate.taskmanager.deployment import RuntimeSettings
@@ -32,6 +33,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     permissions: str = ""  # of that folder
     drain: bool = False  # the sources end here
     splits: dict[str, SplitOrder] = {}  # by operator id
+    looks: list[Look] = []  # what somebody wants to know of the state at the end of the batch
 
     @property
     def checkpoint_id(self) -> CheckpointId:

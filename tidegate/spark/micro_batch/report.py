@@ -12,6 +12,7 @@ import msgspec
 from tidegate.common.errors import check_internal
 from tidegate.common.ids import OperatorId
 from tidegate.common.metric_values import MetricReport
+from tidegate.protocol.messages import StateReport, StateResult
 from tidegate.spark.micro_batch.exchange import REPORT
 from tidegate.storage.handles import TaskSnapshot
 
@@ -41,6 +42,8 @@ class TaskReport:
     committables: tuple[tuple[OperatorId, bytes], ...] = ()  # by operator: the pickled list
     collected: tuple[bytes, ...] = ()  # results of `execute_and_collect`: pickled lists of values
     taken: TakenSplits | None = None
+    states: tuple[StateReport, ...] = ()  # its keyed states, with their sizes
+    answers: tuple[tuple[str, StateResult], ...] = ()  # by the number of the question
     savepoint: str = ""  # the folder that its part of a savepoint is in, or should be
     snapshot: bytes = b""  # msgpack of a TaskSnapshot: that part
     savepoint_error: str = ""  # why it could not write its part
@@ -84,6 +87,12 @@ class BatchReport:
 
     def taken(self) -> list[TakenSplits]:
         return [task.taken for task in self.tasks if task.taken is not None]
+
+    def states(self) -> list[StateReport]:
+        return [state for task in self.tasks for state in task.states]
+
+    def answers(self) -> list[tuple[str, StateResult]]:
+        return [answer for task in self.tasks for answer in task.answers]
 
     def snapshots(self) -> list[TaskSnapshot]:
         return [msgspec.msgpack.decode(t.snapshot, type=TaskSnapshot) for t in self.tasks if t.snapshot]

@@ -33,19 +33,24 @@ from tidegate.graph.operator_specs import WindowSpec
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import EndOfData, Watermark
-from tidegate.protocol.messages import Message
+from tidegate.protocol.messages import Message, StateReport
 from tidegate.spark.batch.host import BatchHost
 from tidegate.spark.micro_batch.exchange import BatchChannel, Row, RowWriter, fill_inputs
+from tidegate.spark.micro_batch.looks import SubtaskLooks
 from tidegate.spark.micro_batch.places import DRIVER
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, SplitOrder, Tick
 from tidegate.spark.micro_batch.report import TakenSplits, TaskReport
 from tidegate.spark.micro_batch.task_state import (
     NO_TIMER,
+    Figures,
     KeyedStates,
     OwnState,
     TaskMemory,
+    add_difference,
     dump_bucket,
     dump_own,
+    figure_name,
+    figures_of,
     load_bucket,
     load_own,
     restores_of,
@@ -68,6 +73,7 @@ from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.services import TaskServices
+from tidegate.taskmanager.state_reads import StateReads
 from tidegate.taskmanager.task import Task, TaskChannels, TaskState
 from tidegate.taskmanager.timers import OperatorTimers
 from tidegate.taskmanager.user_report import UserReport
@@ -109,6 +115,8 @@ class MicroBatchTask:
         self._keyed = any(node.spec.keyed for node in self._vertex.operators)
         self._connected_ms = 0.0  # readers were still making a connection then
         self._taken: TakenSplits | None = None
+        self._looks = SubtaskLooks(tick.looks, vertex, subtask)
+        self._loaded: dict[int, Figures] = {}  # what was in the buckets that the batch began with
         self._collected: list[bytes] = []
         self._collecting: list[CollectOperator] = []
         self._edges: list[EdgeOutput[OutputChannel]] = []
@@ -119,7 +127,7 @@ class MicroBatchTask:
         started = self._host.clock.now_ms()
         blob = self._memory.own()
         own = None if blob is None else load_own(blob)
-        if own is not None and own.ended and not self._tick.savepoint:
+        if own is not None and own.ended and not self._tick.savepoint and not self._looks:
             yield DRIVER, self._report(None, ended=True).to_row()
             return
         if own is not None:
@@ -207,15 +215,16 @@ class MicroBatchTask:
         if own is None:
             start = self._plan.start
             return None if start is None else start.of_task(int(self._vertex.vertex_id), int(self._subtask))
-        found: list[KeyedStates] = []
+        found: dict[int, KeyedStates] = {}
         if self._keyed and own.buckets:
             needed = self._needed(own, inputs)
             if needed is None or len(needed) * 2 > len(own.buckets):
-                found = [load_bucket(blob) for _, blob in self._memory.all_buckets()]
+                found = {number: load_bucket(blob) for number, blob in self._memory.all_buckets()}
             else:
-                blobs = (self._memory.bucket(number) for number in sorted(needed))
-                found = [load_bucket(blob) for blob in blobs if blob is not None]
-        return RestoredStates(own.checkpoint_id, InlineStateSource(), restores_of(own, found), False)
+                blobs = ((number, self._memory.bucket(number)) for number in sorted(needed))
+                found = {number: load_bucket(blob) for number, blob in blobs if blob is not None}
+        self._loaded = {number: figures_of(states) for number, states in found.items()}
+        return RestoredStates(own.checkpoint_id, InlineStateSource(), restores_of(own, found.values()), False)
 
     def _needed(self, own: OwnState, inputs: list[InputChannel]) -> set[int] | None:
         """The buckets that may be read in this batch. None: any."""
@@ -241,6 +250,7 @@ class MicroBatchTask:
                     due |= self._buckets.touched(map(selectors[index], element.rows().values))
         except Exception:  # whatever is wrong with the record is said when it is processed
             return None
+        due |= self._looks.buckets(self._buckets.of_key.__getitem__, own.buckets)
         return due & set(own.buckets)
 
     # ------------------------------------------------------------ work
@@ -336,7 +346,10 @@ class MicroBatchTask:
         for operator in chain.operators:
             if isinstance(operator, HandsOverCommittables) and (taken := operator.hand_over_committables()):
                 committables.append((operator.node.operator_id, bytes(cloudpickle.dumps(taken, 5))))
-        written = self._keep(task, own, ended)  # before the savepoint, which forgets what has changed
+        reads = StateReads(self._attempt, self._host.clock, self._host.clock.now_ms)
+        reads.watch([task])
+        answers = self._looks.answers(lambda lookup: reads.answer([lookup])[0][0])
+        written, figures = self._keep(task, own, ended)  # before the savepoint, which forgets what has changed
         snapshot, error = self._savepoint(chain, ended and not task.drained)
         users = UserReport(0.0)
         users.watch(self._vertex.vertex_id, [operator.context for operator in chain.operators])
@@ -349,6 +362,8 @@ class MicroBatchTask:
             committables=tuple(committables),
             collected=tuple(self._collected),
             taken=self._taken,
+            states=() if figures is None else tuple(self._counted(reads, figures)),
+            answers=answers,
             savepoint=tick.savepoint,
             snapshot=snapshot,
             savepoint_error=error,
@@ -359,8 +374,15 @@ class MicroBatchTask:
         read = 0 if task is None else task.records_in
         return TaskReport(int(vertex.vertex_id), int(self._subtask), read, 0, ended, vertex.is_source)
 
-    def _keep(self, task: Task, own: OwnState | None, ended: bool) -> int:
-        """Write the state. Returns its bytes."""
+    def _counted(self, reads: StateReads, figures: Figures) -> Iterator[StateReport]:
+        """The states of the task with what all their buckets have, and not only those that are loaded."""
+        reads.report_if_due(self._host.clock.now_ms())
+        for report in reads.reports:
+            entries, size = figures.get(figure_name(report.operator_id, report.state), (0, 0))
+            yield msgspec.structs.replace(report, entries=entries, bytes=size, exact=True)
+
+    def _keep(self, task: Task, own: OwnState | None, ended: bool) -> tuple[int, Figures | None]:
+        """Write the state. Returns its bytes, and what there is of each state; None when that is not known."""
         sink = InlineTaskStateWriter(_UNLIMITED, task.name)
         operators = [
             OperatorSnapshot(
@@ -373,7 +395,10 @@ class MicroBatchTask:
         ]
         timers = {} if own is None else dict(own.timers)
         sizes = {} if own is None else dict(own.buckets)
-        written = self._keep_buckets(task, sink, timers, sizes, everything=own is None or self._cut_anew)
+        everything = own is None or self._cut_anew
+        figures: Figures | None = {} if own is None or everything else own.figures
+        figures = None if figures is None else dict(figures)
+        written = self._keep_buckets(task, sink, timers, sizes, figures, everything)
         state = OwnState(
             checkpoint_id=self._tick.checkpoint_id,
             operators=operators,
@@ -382,6 +407,7 @@ class MicroBatchTask:
             drained=task.drained,
             timers=timers,
             buckets=sizes,
+            figures=figures,
             buckets_per_group=self._per_group,
             turns=[output.turn for output in self._edges],
             memo=b"" if task.chain.source is None or ended else pickle.dumps(task.chain.source.memo(), 5),
@@ -389,7 +415,7 @@ class MicroBatchTask:
         )
         blob = dump_own(state)
         self._memory.keep_own(blob)
-        return written + len(blob)
+        return written + len(blob), figures
 
     def _keep_buckets(
         self,
@@ -397,9 +423,10 @@ class MicroBatchTask:
         sink: InlineTaskStateWriter,
         timers: dict[int, tuple[int, int]],
         sizes: dict[int, int],
+        figures: Figures | None,
         everything: bool,
     ) -> int:
-        """Brings `timers` and `sizes` up to date too."""
+        """Brings `timers`, `sizes` and `figures` up to date too."""
         changed: dict[int, KeyedStates] = {}
         keyed = [(op.node.operator_id, op.context.keyed) for op in task.chain.operators if op.context.keyed is not None]
         for operator_id, backend in keyed:
@@ -418,6 +445,9 @@ class MicroBatchTask:
             self._note_timers(backend, timers, changed.keys())
         written = 0
         for bucket, states in changed.items():
+            if figures is not None:
+                before = {} if everything else self._loaded.get(bucket, {})
+                add_difference(figures, before, figures_of(states))
             if states:
                 blob = dump_bucket(states)
                 written += len(blob)

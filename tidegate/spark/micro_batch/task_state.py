@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from tidegate.common.ids import CheckpointId, OperatorId
-from tidegate.storage.handles import KeyedSnapshot, OperatorRestore, OperatorSnapshot
+from tidegate.storage.handles import KeyedSnapshot, OperatorRestore, OperatorSnapshot, handle_size
 
 
 class TaskMemory(Protocol):
@@ -38,6 +38,7 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False  # only because it was told to
     timers: dict[int, tuple[int, int]] = {}  # bucket -> its next event timer and processing timer; NO_TIMER: none
     buckets: dict[int, int] = {}  # those that have a blob -> its bytes
+    figures: dict[str, tuple[int, int]] | None = None  # see Figures; None: not known, a version before wrote this
     buckets_per_group: int = 0  # how the keys are cut; 0: as the plan says
     turns: list[int] = []  # of the outputs that take their channels in turn, by edge
     memo: bytes = b""  # of a source: its pickled SourceMemo
@@ -57,6 +58,8 @@ MOST_BUCKET_BYTES = 1 << 18
 _MOST_PER_GROUP = 1 << 12
 
 KeyedStates = dict[OperatorId, KeyedSnapshot]
+Figures = dict[str, tuple[int, int]]
+"""`figure_name` of a state -> its entries and bytes in all buckets of a subtask."""
 
 _encode = msgspec.msgpack.encode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
@@ -77,6 +80,29 @@ def dump_bucket(states: KeyedStates) -> bytes:
 
 def load_bucket(blob: bytes) -> KeyedStates:
     return _decode_bucket(blob)  # type: ignore[return-value]
+
+
+def figure_name(operator_id: OperatorId, state: str) -> str:
+    return f"{operator_id}/{state}"
+
+
+def figures_of(states: KeyedStates) -> Figures:
+    """Of one bucket."""
+    found: Figures = {}
+    for operator_id, snapshot in states.items():
+        for chunk in (chunk for increment in snapshot.increments for chunk in increment.chunks):
+            name = figure_name(operator_id, chunk.state)
+            entries, size = found.get(name, (0, 0))
+            found[name] = entries + chunk.entries, size + handle_size(chunk.handle)
+    return found
+
+
+def add_difference(figures: Figures, before: Figures, after: Figures) -> None:
+    """A bucket that had `before` has `after` now."""
+    for name in before.keys() | after.keys():
+        parts = zip(figures.get(name, (0, 0)), before.get(name, (0, 0)), after.get(name, (0, 0)), strict=True)
+        entries, size = (total - old + new for total, old, new in parts)
+        figures[name] = entries, size
 
 
 def restores_of(own: OwnState, buckets: Iterable[KeyedStates]) -> dict[OperatorId, OperatorRestore]:

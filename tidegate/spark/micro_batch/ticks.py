@@ -18,6 +18,7 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from tidegate.spark.micro_batch.exchange import TICK
+from tidegate.spark.micro_batch.looks import Look
 from tidegate.spark.micro_batch.plan import SplitOrder, Tick
 
 ROW_SCHEMA = "place int, payload binary"
@@ -40,10 +41,12 @@ class Control:
         permissions: str = "",
         drain: bool = False,
         splits: dict[str, SplitOrder] | None = None,
+        looks: Sequence[Look] = (),
     ) -> None:
         """Let the batch with this number begin, when all before it are done."""
         order = {_BATCH: batch, "savepoint": savepoint, "permissions": permissions, "drain": drain}
         order["splits"] = msgspec.to_builtins(splits or {})
+        order["looks"] = msgspec.to_builtins(list(looks))
         temporary = f"{self._path}.new"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(order, file)

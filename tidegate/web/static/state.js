@@ -18,7 +18,7 @@ export function stateView(answer, job, call) {
       ["Entries", (s) => (s.exact ? number(s.entries) : `about ${number(s.entries)}`), "n"],
       ["Bytes", (s) => `about ${bytes(s.bytes)}`, "n"],
     ], states),
-    states.length ? box.element : el("p", { class: "soft" }, "No keyed state so far: what there is comes with the workers' heartbeats."),
+    states.length ? box.element : el("p", { class: "soft" }, job.mode === "BATCH" ? "A BATCH job keeps no state that could be looked at." : "No keyed state so far: what there is comes with the workers' heartbeats."),
   ];
 }
 
