@@ -65,6 +65,7 @@ class Soak:
             arguments=job,
             rounds=self._arguments.rounds,
             seed=seed,
+            kinds=tuple(self._arguments.kinds.split(",")),
             every_s=self._arguments.every,
             faults_per_round=self._arguments.per_round,
             stretch_s=self._arguments.stretch,
@@ -105,6 +106,7 @@ class Soak:
             why = verdict.run.problem or "; ".join([*examples, *verdict.state])
             given = self._arguments
             limits = f"--every {given.every} --faults-per-round {given.per_round} --stretch {given.stretch}"
+            limits += f" --faults {given.kinds}"
             self.broken.append(f"tidegate chaos --seed {seed} --round {number} {limits} {JOB} {' '.join(job)}: {why}")
             print(f"BROKEN: {self.broken[-1]}", flush=True)
         print(
@@ -143,6 +145,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=sys.maxsize, help="stop after so many")
     parser.add_argument("--per-round", type=int, default=15, help="faults of a round, at most")
     parser.add_argument("--rounds", type=int, default=2, help="of each job before the next one's turn")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of faults, as `tidegate chaos --faults`")
     parser.add_argument("--every", type=float, default=1.5, help="seconds between two faults, on average")
     parser.add_argument("--first", type=int, default=0, help="the place in the list of the job to begin with")
     parser.add_argument("--stretch", type=float, default=25.0, help="seconds that an undisturbed run lasts")

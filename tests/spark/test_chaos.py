@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from tidegate.cli.main import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-JOB = str(Path(__file__).parent / "chaos_jobs" / "right_and_wrong.py")
+JOBS = Path(__file__).parent / "chaos_jobs"
+JOB = str(JOBS / "right_and_wrong.py")
+ENDLESS = str(JOBS / "endless_to_files.py")
 
 
 def test_the_wrong_half_of_a_job_is_found_and_the_right_one_holds(
@@ -30,3 +34,28 @@ def test_the_wrong_half_of_a_job_is_found_and_the_right_one_holds(
     assert any("'in an attribute'" in finding and "totals" in finding for finding in answer["findings"])
     assert not any("'in state'" in finding for finding in answer["findings"])
     assert "the guarantee did not hold" in page.read_text()
+
+
+@pytest.mark.soak
+def test_an_endless_job_with_its_own_sink_is_read_for_a_while_rescaled_and_looked_at_by_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["--faults", "rescale,driver", "--rounds", "1", "--faults-per-round", "3", "--every", "1", "--seed", "3"]
+    looked_at = ["--keep-sinks", "--verify", shlex.join([sys.executable, ENDLESS, "check"])]
+    kept = ["--report", str(tmp_path / "report.html"), "--folder", str(tmp_path / "runs")]
+    code = main(["chaos", "--json", *chosen, "--duration", "6", *looked_at, *kept, ENDLESS])
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0, answer
+    assert answer["held"]
+    assert answer["deterministic"]
+    assert set(answer["faults"]) == {"rescale", "driver"}, answer
+
+
+@pytest.mark.soak
+def test_a_command_that_is_not_content_is_a_broken_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--faults", "kill", "--rounds", "1", "--faults-per-round", "1", "--records", "3000"]
+    kept = ["--report", str(tmp_path / "report.html"), "--folder", str(tmp_path / "runs")]
+    code = main(["chaos", "--json", *chosen, "--keep-sinks", "--verify", "echo wrong; exit 3", *kept, ENDLESS])
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 1, answer
+    assert any("ended with 3" in line and "wrong" in line for line in answer["lines"]), answer

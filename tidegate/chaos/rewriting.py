@@ -23,6 +23,7 @@ from tidegate.jobmanager.runtime import Submission
 
 _INTERVAL_MS = 250
 _LONGEST_INTERVAL_MS = 1000
+_UNDISTURBED_RESTARTS = 10  # a busy machine may need some
 _HEARTBEAT_MS = {options.HEARTBEAT_INTERVAL: 300, options.HEARTBEAT_TIMEOUT: 3000}
 _GUARANTEES = {
     DeliveryGuarantee.EXACTLY_ONCE: "exactly once",
@@ -103,7 +104,9 @@ def _settings(given: Configuration, segment: Segment, notes: list[str]) -> Confi
     put(options.EXTERNALIZED_RETENTION, "RETAIN_ON_CANCELLATION")
     put(options.TOLERABLE_FAILED_CHECKPOINTS, 1000)
     put(options.RESTART_STRATEGY, "fixed-delay")
-    put(options.FIXED_DELAY_ATTEMPTS, 1_000_000)
+    put(options.FIXED_DELAY_ATTEMPTS, 1_000_000 if segment.kinds else _UNDISTURBED_RESTARTS)
+    if not segment.kinds:  # it fails by itself: not for ever
+        put(options.STOP_ON_REPEATED_FAILURE, 3)
     put(options.FIXED_DELAY_DELAY, 100)
     put(options.CHECK_MUTATIONS, True)
     put(options.REST_ENABLED, False)

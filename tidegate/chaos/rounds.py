@@ -160,6 +160,7 @@ class Rounds:
             if code is None:
                 run.problem = (
                     f"it did not end within {seconds:.0f} s (a run without faults took {self._longest_s:.0f} s)"
+                    + (f"; its last failure: {result.failures[-1].summary}" if result and result.failures else "")
                 )
                 break
             again = self._next_segment(segment, result, code, draw, len(run.faults))

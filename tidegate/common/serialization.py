@@ -92,8 +92,10 @@ class RowFieldExtractorSchema(SerializationSchema):
     """One field of a Row, which must be bytes (e.g. the key of a Kafka record)."""
 
     def __init__(self, field_index: int) -> None:
-        if not isinstance(field_index, int) or isinstance(field_index, bool) or field_index < 0:
-            raise ConfigurationError(f"field_index must be a whole number from 0, got {field_index!r}.")
+        if not isinstance(field_index, int) or isinstance(field_index, bool):
+            raise ConfigurationError(f"Field index must be a whole number, got: {field_index!r}")
+        if field_index < 0:
+            raise ConfigurationError(f"Field index must be non-negative, got: {field_index}")
         self.field_index = field_index
 
     def serialize(self, value: Any) -> bytes | None:

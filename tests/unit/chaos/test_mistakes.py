@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.unit.chaos.kit import run_in_process
 from tidegate.chaos.comparison import Verdict, compare, ordered_sinks
 from tidegate.chaos.report import Report, text
@@ -40,6 +42,26 @@ class TotalsInAttributes(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         self.totals[value[0]] = self.totals.get(value[0], 0) + value[1]
         yield value[0], self.totals[value[0]]
+
+
+class Baskets(KeyedProcessFunction):
+    """Changes the list that state gave it, and does not write it back: what a snapshot holds then is chance."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.items = runtime_context.get_state(ValueStateDescriptor("items", Types.PICKLED_BYTE_ARRAY()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        items = self.items.value()
+        if items is None:
+            self.items.update([value[1]])
+        else:
+            items.append(value[1])
+        yield value[0], len(items or [1])
+
+
+class Fails(MapFunction):
+    def map(self, value: Any) -> Any:
+        return value[0], 1 / (value[1] - 17)
 
 
 class Draws(MapFunction):
@@ -125,6 +147,25 @@ def test_a_function_that_draws_is_found_before_any_fault(tmp_path: Path) -> None
     assert not report.deterministic
     assert any("'draws'" in finding for finding in report.findings)
     assert any("NOT DETERMINISTIC" in line for line in text(report))
+
+
+def test_state_that_is_changed_without_update_ends_the_first_run_with_its_name(tmp_path: Path) -> None:
+    def build(env: StreamExecutionEnvironment) -> None:
+        stream = scripted(env, STEPS).key_by(lambda v: v[0]).process(Baskets()).name("baskets")
+        stream.sink_to(CollectSink())
+
+    with pytest.raises(AssertionError, match=r"MutationError: state 'items' of operator 'baskets', key"):
+        run_in_process(tmp_path / "undisturbed 1", build)
+
+
+def test_a_program_that_fails_by_itself_is_not_started_again_for_ever(tmp_path: Path) -> None:
+    """Rounds have as many restarts as faults need; undisturbed, the third failure of the same record is the last."""
+
+    def build(env: StreamExecutionEnvironment) -> None:
+        scripted(env, STEPS).map(Fails()).name("divides").sink_to(CollectSink())
+
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        run_in_process(tmp_path / "undisturbed 1", build)
 
 
 def test_a_source_that_does_not_replay_is_named(tmp_path: Path) -> None:

@@ -51,8 +51,10 @@ def test_a_field_of_a_row() -> None:
     for wrong in (Row(1), Row(1, "k"), (1, b"k")):
         with pytest.raises(TypeError):
             schema.serialize(wrong)
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ValueError, match=r"^Field index must be non-negative, got: -1$"):  # as PyFlink says it
         RowFieldExtractorSchema(-1)
+    with pytest.raises(ConfigurationError, match="whole number, got: True"):
+        RowFieldExtractorSchema(True)
 
 
 def test_the_simple_encoder_writes_lines() -> None:
