@@ -27,6 +27,8 @@ def check_end(sim: Simulation) -> int:
     # A job that had to fall back to an older checkpoint repeats what was committed since.
     exactly_once = sim.scenario.runtime.exactly_once and not sim.faults.damaged
     exact = {"transactional"} if sim.run_number else {"transactional", "collect"}  # a client dies with its driver
+    if not sim.scenario.runtime.checkpointing and sim.master.attempt:  # results left before anything covered them
+        exact -= {"collect"}
     in_order = sim.restarts is None or sim.restarts.in_order
     doubled = check_output(sim.job, visible, exact if exactly_once else set(), complete, in_order)
     if complete and sim.scenario.runtime.exactly_once:
@@ -94,6 +96,7 @@ def _check_storage(sim: Simulation) -> None:
         return
     wanted, allowed = _files_of(sim, sim.savepoints - sim.inherited), _files_of(sim, sim.inherited)
     wanted |= retained_files(sim)
+    allowed |= _files_of(sim, _undecided(sim))
     left = files.content.keys() - wanted - allowed
     if sim.run_number:  # a worker of the killed driver may have written late, into the directory of a kept checkpoint
         kept = tuple(f"{checkpoint_directory(CheckpointId(n))}/" for n in sim.savepoints | sim.inherited)
@@ -103,6 +106,12 @@ def _check_storage(sim: Simulation) -> None:
     check(not left or excused, f"left behind in the storage: {sorted(left)}")
     gone = wanted - files.content.keys()
     check(not gone or sim.faults.damaged, f"files of savepoints or retained checkpoints are gone: {gone}")
+
+
+def _undecided(sim: Simulation) -> set[Any]:
+    """The checkpoints and savepoints of a led job that it ended without an answer of: the record may name them. What of
+    them is not to be kept the coordinator has forgotten at the end."""
+    return set() if sim.coordinator is None else set(sim.coordinator._undecided)
 
 
 def retained_files(sim: Simulation) -> set[str]:

@@ -117,6 +117,12 @@ class JobFaultTolerance(ABC):
         """`status` is FINISHED, FAILED or CANCELED. Requests of users that are still open are answered now. `keep`:
         what attempts start from is not deleted, whatever the settings say."""
 
+    @property
+    @abstractmethod
+    def repeats_results(self) -> bool:
+        """Results of `execute_and_collect` leave before a snapshot covers them: what comes after a restart is something
+        else under the same numbers."""
+
     @abstractmethod
     def resume_path(self, keep: bool) -> str | None:
         """Before `on_job_end` of a job that has failed: what another job can be started from after it; None: nothing is

@@ -1,7 +1,8 @@
 """Exactly-once delivery of `execute_and_collect` results: which chunk comes next from which subtask.
 
 The sink numbers its chunks, keeps the number in its operator state and sends only chunks of complete checkpoints, so
-after a recovery it sends the same chunks with the same numbers again. Expectations therefore outlive attempts.
+after a recovery it sends the same chunks with the same numbers again. Expectations therefore outlive attempts. Without
+checkpointing they do not: results are delivered at least once then.
 """
 
 from __future__ import annotations
@@ -36,9 +37,13 @@ class CollectLedger:
         self._next[source] = expected + 1
         return ChunkVerdict.DELIVER
 
+    @property
+    def any_taken(self) -> bool:
+        return bool(self._next)
+
     def start_over(self) -> None:
-        """The job falls back to an older checkpoint: its sinks count from there again, but what they send under a known
-        number may be something else. It is delivered again rather than lost."""
+        """The job falls back to an older checkpoint, or has none: its sinks count from there again, but what they send
+        under a known number may be something else. It is delivered again rather than lost."""
         self._any_first = True
         self._next.clear()
 

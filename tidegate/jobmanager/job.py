@@ -24,6 +24,11 @@ from tidegate.jobmanager.state_assignment import StateAssigner
 from tidegate.protocol.instructions import CancelGang, StatusChanged
 from tidegate.protocol.messages import FailureInfo, FaultToleranceMessage, Register, SlotToMaster
 
+_RESULTS_AGAIN = (
+    "results of execute_and_collect that were delivered come again: the job has no checkpoints, so it starts anew "
+    "(env.enable_checkpointing(interval) makes them come once)"
+)
+
 
 class Job:
     """Only the states change it, in the course of an event; what they want done is collected in `out`."""
@@ -103,6 +108,9 @@ class Job:
             self.out.log(logging.WARNING, verdict.warning)
         if verdict.falls_back:
             self.collected.start_over()
+        elif self.model.repeats_results and isinstance(verdict.decision, RestartAfter) and self.collected.any_taken:
+            self.collected.start_over()
+            self.out.log(logging.WARNING, _RESULTS_AGAIN)
         self.failures.decided(verdict.warning or told(verdict.decision))
         return verdict.decision
 

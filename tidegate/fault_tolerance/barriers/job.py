@@ -80,6 +80,10 @@ class BarrierCheckpoints(JobFaultTolerance):
     def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Instruction]:
         return [*_instructions(self.coordinator.on_job_end(status, keep)), *self._answer_stop(status)]
 
+    @property
+    def repeats_results(self) -> bool:
+        return not self.coordinator.settings.enabled
+
     def resume_path(self, keep: bool) -> str | None:
         point = self.restore_point()
         if point is None or not point.root:  # nothing, or in the driver's memory

@@ -50,6 +50,10 @@ class NoFaultTolerance(JobFaultTolerance):
     def on_job_end(self, status: JobStatus, keep: bool = False) -> list[Instruction]:
         return []
 
+    @property
+    def repeats_results(self) -> bool:
+        return True
+
     def resume_path(self, keep: bool) -> str | None:
         return None
 
