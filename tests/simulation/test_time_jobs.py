@@ -56,13 +56,14 @@ def rescaling_time_jobs(patch: Patch) -> None:
 
 def test_windows_and_timers_go_on_at_another_parallelism(monkeypatch: Patch) -> None:
     rescaling_time_jobs(monkeypatch)
-    rescaled = 0
-    for seed in range(RESCALED):
+    rescaled = seed = 0
+    while seed < RESCALED or rescaled < 2:  # what a seed draws changes with the simulator: some have to rescale
+        assert seed < 10 * RESCALED
         for mode in (Mode.ALIGNED, Mode.UNALIGNED):
             restarts = run_seed(seed, mode, variation=Variation.RESCALE).restarts
             assert restarts is not None
             rescaled += restarts.rescaled
-    assert rescaled > 1
+        seed += 1
 
 
 # ---------------------------------------------------------------- planted bugs
