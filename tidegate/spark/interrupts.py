@@ -6,11 +6,15 @@ restarted. Ours takes its place when a job is submitted. A handler that the prog
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import threading
 from types import FrameType
 from typing import Any, NoReturn
 
+from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
+from py4j.java_gateway import GatewayConnection  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
 from tidegate.datastream.closeable_iterator import cancel_interrupted
@@ -41,6 +45,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
             cancelling = threading.Thread(target=_cancel_other_spark_jobs, name="tidegate-interrupt", daemon=True)
             cancelling.start()
             cancelling.join(_PATIENCE_S)
+            _hang_up(frame)
     finally:
         raise KeyboardInterrupt
 
@@ -52,6 +57,23 @@ def _calls_spark(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _hang_up(frame: FrameType | None) -> None:
+    """Close the connection that the interrupted call waits on, so that Py4J finds nothing to do. Otherwise it asks the
+    JVM to shut connections down, also those on which the gangs of other jobs are waited for, and then sends the same
+    call again: a second gang would start beside the first."""
+    while frame is not None:
+        connection = frame.f_locals.get("self")
+        if isinstance(connection, (ClientServerConnection, GatewayConnection)):
+            sock, connection.socket = connection.socket, None  # its stream is in use by the call: it goes with it
+            connection.is_connected = False
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+                sock.close()
+            return
+        frame = frame.f_back
 
 
 def _cancel_other_spark_jobs() -> None:
