@@ -20,6 +20,7 @@ from tidegate.connectors.kafka.settings import KafkaError, refused
 
 _REST = 2  # other ids that are used before one is used again
 _INIT_SECONDS = 5.0  # of one try; after it the library goes on when it is asked again
+_CONNECT_SECONDS = 0.03  # a local broker is there sooner; for others it is a try
 
 
 class CommittedTransactions:
@@ -134,6 +135,9 @@ class ProducerFactory:
         settings = {**self._settings, "transactional.id": transactional_id, "on_delivery": delivered}
         try:
             producer = Producer(settings)
+            # Asked for its id before it is connected, the library looks for the coordinator, finds none, and waits half
+            # a second before it tries again.
+            producer.poll(_CONNECT_SECONDS)
             self._init(producer, f"beginning transaction {transactional_id}")
             producer.begin_transaction()
         except KafkaException as error:
