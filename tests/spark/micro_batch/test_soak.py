@@ -64,7 +64,7 @@ def _batches(folder: Path) -> int:
 
 def _a_batch_more(folder: Path, driver: subprocess.Popen[bytes]) -> bool:
     """False: the driver is gone before that."""
-    before, deadline = _batches(folder), time.monotonic() + 120
+    before, deadline = _batches(folder), time.monotonic() + 300
     while driver.poll() is None and time.monotonic() < deadline:
         if _batches(folder) > before:
             return True
@@ -136,13 +136,13 @@ def _first_part(make_env: MakeEnv, folder: Path, mode: str) -> str:
     if mode == "BATCH":  # all is read; what is not due yet is left
         path = str(folder / "savepoint")
         client = _start(make_env, folder, mode, 2, {"execution.batch.savepoint-path": path})
-        client.get_job_execution_result().result(120)
+        client.get_job_execution_result().result(300)
         return path
     client = _start(make_env, folder, mode, 2, {}, rate=3)
     deadline = time.monotonic() + 60
     while client.view().total("numRecordsIn", 0) < 20 and time.monotonic() < deadline:
         time.sleep(0.1)
-    path = client.stop_with_savepoint(False, str(folder / "savepoints")).result(120)
+    path = client.stop_with_savepoint(False, str(folder / "savepoints")).result(300)
     client.get_job_execution_result().result(60)
     assert client.view().status is JobStatus.FINISHED
     return str(path)
@@ -170,12 +170,12 @@ def test_a_streaming_dataframe_comes_in_exactly_once(make_env: MakeEnv, spark: A
         sink = FileSink.for_row_format(str(tmp_path / "out"), Encoder.simple_string_encoder()).build()
         rows.map(lambda row: str(row[0])).uid("text").sink_to(sink).uid("files")
         client: Any = env.execute_async("rows")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while len(found) < upto and time.monotonic() < deadline:
             time.sleep(0.2)
             found = _lines(tmp_path) if (tmp_path / "out").exists() else []
         more = {
-            "execution.state-recovery.path": client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(120)
+            "execution.state-recovery.path": client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(300)
         }
         client.get_job_execution_result().result(60)
     assert sorted(map(int, _lines(tmp_path))) == list(range(900))
@@ -206,7 +206,7 @@ def test_what_spark_has_run_for_a_batch_is_known_by_its_group(make_env: MakeEnv,
     env = make_env(1, settings(tmp_path, 10))
     build(env, tmp_path, None, CountPerKey())
     client: Any = env.execute_async("counting")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while client.view().checkpoints.completed < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
     (group,) = [group for job in running_jobs() for group in job.spark_groups]
