@@ -45,7 +45,7 @@ def draw(systems: Sequence[str], panels: Sequence[Panel], caption: str) -> str:
             if system not in panel.values:
                 parts.append(f'<text x="{x}" y="{y + _BAR * 0.68:.0f}" fill="#666">not measured</text>')
                 continue
-            length = max(2.0, (_PANEL - 70) * panel.values[system] / highest)
+            length = max(2.0, (_PANEL - 112) * panel.values[system] / highest)
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="2" '
                 f'fill="{_COLOURS.get(system, "#888")}"/>'
