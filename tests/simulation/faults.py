@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
     from tests.simulation.simulation import Simulation
 
+_TASK_HAS_ENDED = ("the RocksDB database", "the task was closed before its snapshot could be written")
 _MAX_STALE = 10  # frames of an old attempt that turn up in a new one
 
 
@@ -223,7 +224,7 @@ class FaultPlan:
         # A task that has ended has deleted its database: the write of an aborted checkpoint or savepoint then fails.
         coordinator = self._sim.coordinator
         over = coordinator is not None and message.checkpoint_id not in coordinator.in_progress
-        late = over and "the RocksDB database" in message.detail
+        late = over and any(text in message.detail for text in _TASK_HAS_ENDED)
         # Where an upstream task has declined, its barrier never comes, and that of the next checkpoint overtakes it.
         follows = message.reason is DeclineReason.SUPERSEDED and over
         verify.check(
