@@ -26,7 +26,8 @@ from tests.spark.chaos_jobs.soak_job import RECORDS
 from tests.spark.soak_targets import Targets
 from tidegate.chaos.comparison import SinkVerdict, Verdict, compare, ordered_sinks
 from tidegate.chaos.draws import KINDS
-from tidegate.chaos.rounds import Rounds, Wishes
+from tidegate.chaos.rounds import Rounds
+from tidegate.chaos.wishes import Wishes
 
 JOB = str(Path(__file__).parent / "chaos_jobs" / "soak_job.py")
 JOBS = ("timers", "windows", "joins", "broadcast", "async", "sliding")
@@ -70,6 +71,7 @@ class Soak:
             faults_per_round=self._arguments.per_round,
             stretch_s=self._arguments.stretch,
             keep_sinks=own_target,
+            looked_at=own_target,
             settings=(("heartbeat.timeout", "2 s"),),  # workers are frozen for longer than that
         )
         folder = tempfile.mkdtemp(prefix="tidegate-soak-")
@@ -83,14 +85,15 @@ class Soak:
                 verdict = compare(expected, run, ordered)
                 if own_target and run.ended:
                     lost, doubled = self._targets.lost_and_doubled(job[0], run.folder)
-                    verdict.sinks.append(SinkVerdict(job[0], "exactly once", RECORDS, lost, doubled))
-                self._count(job, seed, verdict)
+                    handed_badly = [sink for sink in verdict.sinks if not sink.held]
+                    verdict.sinks = [*handed_badly, SinkVerdict(job[0], "exactly once", RECORDS, lost, doubled)]
+                self._count(job, wishes, verdict)
                 if self.over:
                     return
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _count(self, job: tuple[str, str, str], seed: int, verdict: Verdict) -> None:
+    def _count(self, job: tuple[str, str, str], wishes: Wishes, verdict: Verdict) -> None:
         self.rounds[job] += 1
         faults = Counter(str(fault["kind"]) for fault in verdict.run.faults)
         self.faults.update(faults)
@@ -99,15 +102,12 @@ class Soak:
             self.sums.update({**counts, "out of order": sink.out_of_order})
         word = "held" if verdict.held else "BROKEN"
         if not verdict.held:
-            number = verdict.run.name.removeprefix("round ")
+            number = int(verdict.run.name.removeprefix("round "))
             examples = [
                 e for s in verdict.sinks for e in s.examples or [f"{s.name}: lost {s.lost}, doubled {s.doubled}"]
             ]
             why = verdict.run.problem or "; ".join([*examples, *verdict.state])
-            given = self._arguments
-            limits = f"--every {given.every} --faults-per-round {given.per_round} --stretch {given.stretch}"
-            limits += f" --faults {given.kinds}"
-            self.broken.append(f"tidegate chaos --seed {seed} --round {number} {limits} {JOB} {' '.join(job)}: {why}")
+            self.broken.append(f"{wishes.command(number)}: {why}")
             print(f"BROKEN: {self.broken[-1]}", flush=True)
         print(
             f"{' '.join(job)}: {word}, {faults.total()} faults in {verdict.run.seconds:.0f} s "

@@ -51,11 +51,14 @@ def test_an_endless_job_with_its_own_sink_is_read_for_a_while_rescaled_and_looke
     assert set(answer["faults"]) == {"rescale", "driver"}, answer
 
 
+REJECTS_ROUNDS = 'case "$TIDEGATE_CHAOS_FOLDER" in */round-*) echo wrong; exit 3;; esac'
+
+
 @pytest.mark.soak
 def test_a_command_that_is_not_content_is_a_broken_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--faults", "kill", "--rounds", "1", "--faults-per-round", "1", "--records", "3000"]
     kept = ["--report", str(tmp_path / "report.html"), "--folder", str(tmp_path / "runs")]
-    code = main(["chaos", "--json", *chosen, "--keep-sinks", "--verify", "echo wrong; exit 3", *kept, ENDLESS])
+    code = main(["chaos", "--json", *chosen, "--keep-sinks", "--verify", REJECTS_ROUNDS, *kept, ENDLESS])
     answer = json.loads(capsys.readouterr().out)
     assert code == 1, answer
     assert any("ended with 3" in line and "wrong" in line for line in answer["lines"]), answer

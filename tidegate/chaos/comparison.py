@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.chaos.attributes import changing_attributes
 from tidegate.chaos.canonical import canonical, shown
-from tidegate.chaos.recording import Recorded, recorded, totals
+from tidegate.chaos.recording import Recorded, Total, recorded, totals
 from tidegate.chaos.rounds import Run, latest_state
 from tidegate.chaos.segment import OperatorSeen
 from tidegate.common.errors import TidegateError
@@ -47,8 +47,14 @@ class Verdict:
     suspects: list[str] = field(default_factory=list)
 
     @property
+    def same(self) -> bool:
+        """Nothing was found that differs from the undisturbed run by more than the sinks promise."""
+        return not self.state and all(s.held for s in self.sinks)
+
+    @property
     def held(self) -> bool:
-        return self.run.ended and self.run.verified is None and not self.state and all(s.held for s in self.sinks)
+        """The user's command decides where there is one: output and state may then differ from run to run."""
+        return self.run.ended and (self.run.verified is None if self.run.decided else self.same)
 
 
 def compare(expected: Run, run: Run, ordered: frozenset[str] = frozenset()) -> Verdict:
@@ -59,8 +65,10 @@ def compare(expected: Run, run: Run, ordered: frozenset[str] = frozenset()) -> V
     for operator in run.segments[-1].operators:
         if operator.kind == "sink" and operator.recorded:
             verdict.sinks.append(_compare_sink(operator, expected, run, operator.operator_id in ordered))
+        elif operator.kind == "sink":
+            verdict.sinks.append(_compare_handed(operator, expected, run))
     verdict.state = compare_state(expected, run)
-    if not verdict.held:
+    if not verdict.same:
         verdict.suspects = suspects(expected, run)
     return verdict
 
@@ -90,6 +98,27 @@ def _compare_sink(operator: OperatorSeen, expected: Run, run: Run, ordered: bool
                 verdict.out_of_order += sum(a != b for a, b in zip(order, orders[key], strict=True))
                 _example(verdict, f"out of order among the records of one key, for example {texts[order[0]]}")
     return verdict
+
+
+def _compare_handed(operator: OperatorSeen, expected: Run, run: Run) -> SinkVerdict:
+    """Of a sink that was kept: what it was handed. What it has made of that is for a command of the user to tell."""
+    wanted, found = (_handed(operator, totals(one.folder)) for one in (expected, run))
+    verdict = SinkVerdict(f"into {operator.name}", operator.guarantee, found.count)
+    verdict.lost, verdict.doubled = max(0, wanted.count - found.count), max(0, found.count - wanted.count)
+    if wanted.count != found.count:
+        _example(verdict, f"it was handed {found.count} records instead of {wanted.count}")
+    elif wanted != found:
+        verdict.changed = 1  # at least: a total does not tell
+        _example(verdict, "it was handed as many records, but with other values")
+    return verdict
+
+
+def _handed(operator: OperatorSeen, emitted: dict[str, Total]) -> Total:
+    handed = Total()
+    for upstream in operator.inputs:
+        one = emitted.get(upstream, Total())
+        handed = handed.plus(one.count, one.digest)
+    return handed
 
 
 def _example(verdict: SinkVerdict, text: str) -> None:

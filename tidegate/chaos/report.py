@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from tidegate.chaos.comparison import Verdict
 from tidegate.chaos.draws import KINDS
 from tidegate.chaos.figures import Figures, figures
-from tidegate.chaos.rounds import Run, Wishes
+from tidegate.chaos.rounds import Run
+from tidegate.chaos.wishes import Wishes
 
 
 @dataclass
@@ -22,11 +23,16 @@ class Report:
 
     @property
     def deterministic(self) -> bool:
-        return self.undisturbed.held
+        return self.undisturbed.run.ended and self.undisturbed.same
+
+    @property
+    def comparable(self) -> bool:
+        """Whether rounds can be judged: by the user's command, or by what they have in common with the undisturbed."""
+        return self.deterministic or self.wishes.verify is not None
 
     @property
     def held(self) -> bool:
-        return self.deterministic and all(verdict.held for verdict in self.rounds)
+        return self.comparable and all(verdict.held for verdict in self.rounds)
 
     @property
     def figures(self) -> Figures:
@@ -36,8 +42,10 @@ class Report:
     def findings(self) -> list[str]:
         """What the user may want to change, the weightiest first."""
         found: list[str] = []
-        if not self.deterministic:
+        if not self.comparable:
             found.append("two runs without any fault differ, so no round can be held against them")
+        elif not self.deterministic:
+            found.append("two runs without any fault differ: what the command says decides, and nothing else")
         for verdict in [self.undisturbed, *self.rounds]:
             found += [one for one in (*verdict.suspects, *verdict.state) if one not in found]
         for operator in self.expected.segments[-1].operators:
@@ -57,7 +65,7 @@ def text(report: Report) -> Iterator[str]:
     yield f"{report.wishes.program}, seed {report.wishes.seed}"
     for note in report.expected.segments[-1].notes:
         yield f"  note: {note}"
-    if report.deterministic:
+    if report.comparable:
         yield from _figures(numbers)
         yield from _sinks(report)
     for finding in report.findings:
@@ -68,7 +76,7 @@ def text(report: Report) -> Iterator[str]:
     yield ""
     if report.held:
         yield f"HELD: the guarantee held in all {numbers.rounds} rounds under {numbers.faults.total()} faults."
-    elif not report.deterministic:
+    elif not report.comparable:
         yield "NOT DETERMINISTIC: make the output of the program the same in every run, or use --keep-sinks --verify."
     else:
         yield f"BROKEN: the guarantee did not hold in {numbers.rounds - numbers.held} of {numbers.rounds} rounds."
@@ -105,5 +113,4 @@ def _failed(report: Report, verdict: Verdict) -> Iterator[str]:
     for sink in verdict.sinks:
         for example in sink.examples if not sink.held else ():
             yield f"    {sink.name}: {example}"
-    number = verdict.run.name.removeprefix("round ")
-    yield f"    again: tidegate chaos --seed {report.wishes.seed} --round {number} ... {report.wishes.program}"
+    yield f"    again: {report.wishes.command(int(verdict.run.name.removeprefix('round ')))}"

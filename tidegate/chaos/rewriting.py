@@ -73,6 +73,12 @@ def _check(graph: JobGraph, segment: Segment) -> None:
     sinks = [n for v in graph.vertices for n in v.operators if isinstance(n.spec, (SinkSpec, SinkFunctionSpec))]
     if not sinks:
         raise ChaosError("the job has no sink, so there is nothing to compare: add one, print() will do")
+    collected = any(isinstance(getattr(node.spec, "sink", None), CollectSink) for node in sinks)
+    if segment.keep_sinks and not segment.looked_at and not collected:
+        raise ChaosError(
+            "with --keep-sinks nobody looks at what the sinks have written: say what does: --verify CMD (run after "
+            "each run and round, 0 means it is right), or leave --keep-sinks out, and recorders take their place"
+        )
     for node in sinks:
         if isinstance(getattr(node.spec, "sink", None), CacheSink) and not segment.keep_sinks:
             raise ChaosError(

@@ -17,37 +17,16 @@ from pathlib import Path
 import msgspec
 
 from tidegate.chaos.child import NOT_FOR_CHAOS
-from tidegate.chaos.draws import KINDS
 from tidegate.chaos.recording import totals
 from tidegate.chaos.rewriting import ChaosError
 from tidegate.chaos.segment import FOLDER, VARIABLE, Segment, SegmentResult, faults_of, problem_of, read_result
 from tidegate.chaos.sources import measured_limits
+from tidegate.chaos.wishes import Wishes
 from tidegate.common.job_status import JobStatus
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 
 _MOST_SEGMENTS = 20  # of a round: then its driver is left alone
 _SHOWN_OUTPUT = 2000  # characters of what the program printed, when it has failed
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the user asked for."""
-
-    program: str
-    arguments: tuple[str, ...] = ()
-    rounds: int = 5
-    kinds: tuple[str, ...] = tuple(KINDS)
-    seed: int = 0
-    every_s: float = 2.0
-    faults_per_round: int = 4
-    stretch_s: float = 8.0  # an undisturbed run is slowed down to last about this long
-    records: int | None = None
-    duration_s: float | None = None
-    keep_sinks: bool = False
-    verify: str | None = None  # a command that decides, with `keep_sinks`
-    order_by: str = "auto"
-    settings: tuple[tuple[str, str], ...] = ()
-    only_round: int | None = None  # a failed round again
 
 
 @dataclass
@@ -60,7 +39,8 @@ class Run:
     faults: list[dict[str, object]] = field(default_factory=list)
     problem: str | None = None  # why it did not come to its end
     seconds: float = 0.0
-    verified: str | None = None  # what the command of the user said against it
+    decided: bool = False  # by the command of the user, whatever is compared beside that
+    verified: str | None = None  # what that command said against it
 
     @property
     def ended(self) -> bool:
@@ -97,6 +77,11 @@ class Rounds:
         run = self._run(name, Segment(folder="", order_by=self._wishes.order_by), 3600.0)
         if run.problem is not None:
             raise ChaosError(f"the program does not run undisturbed: {run.problem}")
+        if run.verified is not None:
+            raise ChaosError(
+                f"--verify rejects a run without any fault, so it could not tell what faults do: {run.verified}. It is "
+                f"run after each run and has to look at what that one has written: ${FOLDER} names its folder"
+            )
         self._longest_s = max(self._longest_s, run.seconds)
         return run
 
@@ -135,12 +120,13 @@ class Rounds:
         wishes = self._wishes
         folder = os.path.join(self._folder, name.replace(" ", "-"))
         os.makedirs(folder, mode=0o700)
-        run = Run(name, folder)
+        run = Run(name, folder, decided=wishes.verify is not None)
         began = time.monotonic()
         draw = random.Random(f"{segment.seed}/parallelism")
         changes: dict[str, object] = {
             "folder": folder,
             "keep_sinks": wishes.keep_sinks,
+            "looked_at": wishes.verify is not None or wishes.looked_at,
             "records": self._records,
             "duration_s": self._duration_s,
             "limits": self._limits,

@@ -31,6 +31,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     restore: str | None = None  # the savepoint that the job began from
     parallelism: int | None = None  # of what runs in parallel; None: as the program has it
     keep_sinks: bool = False
+    looked_at: bool = False  # somebody looks at what the sinks have written that are kept
     order_by: str = "auto"  # the field whose records have an order; "none": nothing has
     records: int | None = None  # of each unbounded source
     duration_s: float | None = None  # of each unbounded source, when `limits` are not known yet

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidegate.chaos.comparison import compare, ordered_sinks
+from tidegate.chaos.comparison import Verdict, compare, ordered_sinks
 from tidegate.chaos.draws import KINDS
 from tidegate.chaos.html_report import html
 from tidegate.chaos.report import Report, text
-from tidegate.chaos.rounds import Rounds, Run, Wishes
+from tidegate.chaos.rounds import Rounds, Run
+from tidegate.chaos.wishes import Wishes
 from tidegate.cli.errors import CommandError
 from tidegate.common.configuration import Configuration
 from tidegate.common.option_validation import validate_keys, validate_values
@@ -90,10 +91,10 @@ def _run(wishes: Wishes, folder: str, say: Callable[[str], None]) -> Report:
     say(f"undisturbed: {_seconds(first)} and, slowed down, {_seconds(second)}")
     ordered = ordered_sinks(first, second)
     report = Report(wishes, second, compare(first, second))
-    if not report.deterministic and wishes.verify is None:
+    if not report.comparable:
         return report
     for run in rounds.disturbed():
-        verdict = compare(second, run, ordered)
+        verdict = compare(second, run, ordered) if report.deterministic else Verdict(run)
         report.rounds.append(verdict)
         word = "held" if verdict.held else "BROKEN"
         say(f"{run.name}: {word} after {len(run.faults)} faults, {_seconds(run)}")

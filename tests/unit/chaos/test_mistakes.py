@@ -12,7 +12,7 @@ import pytest
 from tests.unit.chaos.kit import run_in_process
 from tidegate.chaos.comparison import Verdict, compare, ordered_sinks
 from tidegate.chaos.report import Report, text
-from tidegate.chaos.rounds import Wishes
+from tidegate.chaos.wishes import Wishes
 from tidegate.common import Types
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.contracts.connectors import Sink, SinkContext, SinkWriter, Source, SourceContext, SourceSplit, SplitReader

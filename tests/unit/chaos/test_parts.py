@@ -24,9 +24,10 @@ from tidegate.chaos.instrument import cut_connections
 from tidegate.chaos.recording import recorded, totals
 from tidegate.chaos.report import Report
 from tidegate.chaos.rewriting import ChaosError, rewrite
-from tidegate.chaos.rounds import Rounds, Run, Wishes, latest_state
+from tidegate.chaos.rounds import Rounds, Run, latest_state
 from tidegate.chaos.segment import VARIABLE, OperatorSeen, Segment, SegmentResult, faults_of, problem_of
 from tidegate.chaos.storage_faults import BadTime
+from tidegate.chaos.wishes import Wishes
 from tidegate.cli.main import main
 from tidegate.common import Configuration, JobStatus, Row, WatermarkStrategy
 from tidegate.common.errors import StorageUnavailableError
@@ -106,7 +107,7 @@ def test_a_sink_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ChaosError, match=r"'Sink: kept' cannot be replaced by a recorder: it is what cache\(\) stores"):
         run_in_process(tmp_path / "run", build)
-    run_in_process(tmp_path / "kept", build, keep_sinks=True)
+    run_in_process(tmp_path / "kept", build, keep_sinks=True, looked_at=True)
 
 
 def test_a_program_that_runs_no_job_or_two_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
