@@ -59,6 +59,9 @@ class OperatorChain:
                     operator.output = emit
                 else:
                     operator.side_outputs[tag] = emit
+            if copies and len(readers) > 1:
+                changed = (tag for tag, found in readers.items() if all(reader.may_change for reader in found))
+                operator.copied_outputs = frozenset(changed)
             self._connect_time(i, vertex, links, outputs)
         self.periodic = [op for op in self.operators if op.periodic]
         self._limited = [op for op in self.operators if type(op).available is not Operator.available]

@@ -65,11 +65,14 @@ def copied_batch(batch: Batch) -> Batch:
 
 
 def copied_values(values: list[Any]) -> list[Any]:
+    """A copy of each value. An object that is there several times becomes as many: each record is one of its own."""
     kinds = set(map(type, values))
     if kinds == {dict} and cannot_change(chain.from_iterable(map(dict.values, values))):
         return list(map(dict.copy, values))
     if kinds == {list} and cannot_change(chain.from_iterable(values)):
         return list(map(list.copy, values))
+    if len(set(map(id, values))) < len(values):
+        return [copied_values([value])[0] for value in values]
     try:
         return list(pickle.loads(pickle.dumps(values, pickle.HIGHEST_PROTOCOL)))
     except Exception:  # whatever the records' own methods raise; some can be copied and not pickled

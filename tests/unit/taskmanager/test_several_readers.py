@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from tidegate.common import Row
 from tidegate.contracts.batches import RecordBatch
-from tidegate.datastream import DataStream, StreamExecutionEnvironment
+from tidegate.datastream import DataStream, OutputTag, ProcessFunction, StreamExecutionEnvironment
 from tidegate.taskmanager.copying import cannot_change, copied_batch
 from tidegate.testing import InProcessJob
 
@@ -74,6 +74,48 @@ def test_nor_the_other_subtasks_of_a_broadcast() -> None:
     assert numbers_of(everywhere) == sorted([(i + 100, ("spoiled",)) for i in range(4)] * 3)
 
 
+class ToOutputs(ProcessFunction):
+    """Yields each record to several outputs; None is the main one."""
+
+    def __init__(self, order: list[OutputTag | None]) -> None:
+        self._order = order
+
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        for tag in self._order:
+            yield value if tag is None else (tag, value)
+
+
+A, B = OutputTag("a"), OutputTag("b")
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("order", [[None, A], [A, None], [A, B], [B, A], [None, A, B], [B, A, None]])
+def test_an_object_that_was_yielded_to_several_outputs_changes_in_one_only(
+    order: list[OutputTag | None], far: bool
+) -> None:
+    """Whichever output is changed and in whatever order they are emitted; also when the others leave the task."""
+    for spoiled in order:
+        env = environment(parallelism=2 if far else 1)
+        made = records(env).process(ToOutputs(order))
+        outputs = {tag: made if tag is None else made.get_side_output(tag) for tag in order}
+        outputs[spoiled].map(spoil).add_sink(lambda r: None)
+        for tag in order:
+            if tag is not spoiled:
+                stream = outputs[tag].rebalance() if far else outputs[tag]
+                outputs[tag] = stream.map(lambda r: r)
+        others = [stream for tag, stream in outputs.items() if tag is not spoiled]
+        expected = sorted([(i, ()) for i in range(4)] * len(others))
+        assert numbers_of(others[0].union(*others[1:])) == expected
+
+
+def test_with_object_reuse_several_outputs_share_the_object() -> None:
+    env = environment()
+    env.get_config().enable_object_reuse()
+    made = records(env).process(ToOutputs([None, A]))
+    found = numbers_of(made.map(spoil).union(made.get_side_output(A).map(lambda r: r)))
+    assert found == sorted([(i + 100, ("spoiled",)) for i in range(4)] * 2)
+
+
 def test_with_object_reuse_all_readers_get_the_same_objects() -> None:
     env = environment()
     env.get_config().enable_object_reuse()
@@ -107,6 +149,13 @@ def test_what_can_be_changed_is_copied(value: Any) -> None:
     assert copy.values == [value, value]
     assert copy.timestamps == [1, 2]
     assert copy.values[0] is not value
+
+
+def test_copies_of_an_object_that_is_there_twice_are_two() -> None:
+    record = {"n": 1, "inner": []}
+    copy = copied_batch(RecordBatch([record, record])).rows().values
+    spoil(copy[0])
+    assert copy[1] == {"n": 1, "inner": []}
 
 
 def test_what_cannot_be_pickled_is_copied_too_and_what_cannot_be_copied_is_shared() -> None:

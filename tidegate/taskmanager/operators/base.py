@@ -37,7 +37,7 @@ def ignore(news: int) -> None:
 
 
 class Operator:
-    """Base of all operators. `output` and `side_outputs` are set by the chain before `open`."""
+    """Base of all operators. `output`, `side_outputs` and `copied_outputs` are set by the chain before `open`."""
 
     def __init__(self, context: OperatorContext) -> None:
         self.context = context
@@ -45,6 +45,8 @@ class Operator:
         self.name = context.node.name
         self.output: Emit = discard
         self.side_outputs: dict[str, Emit] = {}
+        self.copied_outputs: frozenset[str | None] = frozenset()  # tags (None: `output`) whose readers may all change
+        # the records in place, while another output has readers too; empty under object reuse
         self.output_watermark: Callable[[int], None] = ignore  # to everything that reads this operator
         self.output_status: Callable[[bool], None] = ignore  # idle or active, likewise
         self.current_watermark = MIN_WATERMARK

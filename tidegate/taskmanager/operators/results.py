@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.output_tag import OutputTag
+from tidegate.taskmanager.copying import copied_batch
 
 
 class Outputs(Protocol):
@@ -14,6 +15,7 @@ class Outputs(Protocol):
 
     output: Callable[[RecordBatch], None]
     side_outputs: dict[str, Callable[[RecordBatch], None]]
+    copied_outputs: frozenset[str | None]
 
 
 def emit_results(operator: Outputs, results: list[Any], timestamps: list[int] | None) -> None:
@@ -37,7 +39,13 @@ def _emit_tagged(operator: Outputs, results: list[Any], timestamps: list[int] | 
             values.append(r)
         if timestamps is not None:
             stamps.append(timestamps[i])
+    # A function may yield one object to several outputs: what a reader of one does to it, those of others do not see.
+    # As where a stream has several readers, those who may change it get copies, but for the last when all of them may.
+    copied = [tag for tag in outputs if tag in operator.copied_outputs]
+    if len(copied) == len(outputs):
+        copied.pop()
     for tag, (values, stamps) in outputs.items():
         emit = operator.output if tag is None else operator.side_outputs.get(tag)
         if emit is not None:
-            emit(RecordBatch(values, None if timestamps is None else stamps))
+            batch = RecordBatch(values, None if timestamps is None else stamps)
+            emit(copied_batch(batch).rows() if tag in copied else batch)
