@@ -104,8 +104,10 @@ def incremental_checkpoints(keys: int) -> list[Figure]:
     directory = tempfile.mkdtemp(prefix="tidegate-bench-")
     resources = SlotResources(replace(RocksDBSettings(), local_directories=(directory,)))
     backend = RocksDBKeyedStateBackend("bench", (0, 128), 128, resources)
+    storage = FileSystemStorage(directory, "bench")
+    storage.open(0.0)
     try:
-        return _increments(backend, FileSystemStorage(directory, "bench"), keys)
+        return _increments(backend, storage, keys)
     finally:
         backend.dispose()
         shutil.rmtree(directory)

@@ -44,6 +44,7 @@ def measure(kind: str, make_key: MakeValue, make_value: MakeValue) -> dict[str, 
     directory = tempfile.mkdtemp(prefix="tidegate-bench-")
     try:
         storage = FileSystemStorage(directory, "bench")
+        storage.open(0.0)
         runs = [_one_run(storage, make_key, make_value) for _ in range(REPEATS)]
     finally:
         shutil.rmtree(directory)

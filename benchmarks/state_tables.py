@@ -112,6 +112,7 @@ def _snapshot(root: Path, kind: str, keys: int) -> str:
         writer = SavepointWriter(LocalFiles(str(root)), 0, GROUPS, checkpoint)
         keyed = writer.keyed("count", "count", schema_of(Types.LONG()), backend.snapshot(checkpoint, full=True))
     else:
+        storage.open(0.0)
         task = storage.worker_storage().task_writer(checkpoint, AttemptNumber(0), VertexId(0), SubtaskIndex(0))
         keyed = backend.snapshot(checkpoint).write(task.shared)
         task.close()

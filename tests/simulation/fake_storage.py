@@ -173,7 +173,7 @@ class FakeStorage(FileSystemStorage):
             files.mishap = made._mishap
         return made
 
-    def files(self) -> Files:
+    def files(self, *, makes_root: bool = False) -> Files:
         return self.fake_files
 
     def _make_lock(self) -> JobLock:
@@ -188,7 +188,7 @@ class FakeWorkerStorage(FileSystemWorkerStorage):
         super().__init__(storage._location, storage._min_file_size)
         object.__setattr__(self, "_fake_storage", storage)
 
-    def _files(self, location: StorageLocation) -> Files:
+    def _files(self, location: StorageLocation, *, makes_root: bool = True) -> Files:
         storage: FakeStorage = self._fake_storage  # type: ignore[attr-defined]
         return storage.folder(str(location))
 

@@ -12,7 +12,7 @@ import cloudpickle
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.common.errors import ConfigurationError, SnapshotError, StorageUnavailableError
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.common.worker_files import WorkerFiles
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
@@ -208,7 +208,8 @@ def _initial_snapshot(configuration: Configuration, leadership: Leadership | Non
 
 def other_checkpoints(storage: CheckpointStorage, initial: RestorePoint | None) -> list[CheckpointMetadata]:
     """Checkpoints that an earlier run of this job has left beside the one that this run has claimed. What they share
-    with it must not be deleted with it, or they would look complete without being it."""
+    with it must not be deleted with it, or they would look complete without being it. StorageUnavailableError when
+    nobody can tell now; a damaged one is of no use to anybody, whatever becomes of its files."""
     if initial is None or not initial.owned or initial.root != storage.root:
         return []
     found = []
@@ -216,6 +217,8 @@ def other_checkpoints(storage: CheckpointStorage, initial: RestorePoint | None) 
         if checkpoint_id != initial.checkpoint_id:
             try:
                 found.append(storage.read_metadata(checkpoint_id))
+            except StorageUnavailableError:
+                raise
             except SnapshotError as error:
                 log.warning("checkpoint %s, which is left of an earlier run, cannot be read: %s", checkpoint_id, error)
     return found

@@ -28,6 +28,7 @@ from tidegate.common.errors import (
     StorageUnavailableError,
     TidegateError,
 )
+from tidegate.storage.job_directory import LOCK, METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -95,9 +96,9 @@ def write_file(files: Files, path: str, data: bytes) -> None:
         raise
 
 
-def open_files(location: StorageLocation) -> Files:
-    """The file system of a location in this process, made once."""
-    return _open_files(location, os.getpid())
+def open_files(location: StorageLocation, *, makes_root: bool = True) -> Files:
+    """The file system of a location in this process, made once. `makes_root`: see `LocalFiles`."""
+    return _open_files(location, makes_root, os.getpid())
 
 
 def check_writable(files: Files) -> None:
@@ -127,8 +128,8 @@ def storage_errors(action: str, where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(files: Files, path: str) -> Iterator[None]:
-    """A file that is not there is gone for good when the store lists others beside it. A root without anything is taken
-    for a disk that is not mounted: nothing older in it could be read either."""
+    """A file that is not there is gone for good when `is_gone` says so. Otherwise a disk is taken not to be mounted:
+    nothing older in it could be read either."""
     where = files.describe(path)
     try:
         with storage_errors("read", where):
@@ -140,16 +141,28 @@ def reading(files: Files, path: str) -> Iterator[None]:
 
 
 def is_gone(files: Files, path: str) -> bool:
-    """Whether the store can be asked, holds something, but not this file. StorageUnavailableError when it cannot."""
+    """Whether the store can be asked, and has the directory, but not this file. StorageUnavailableError when it cannot.
+
+    That it has the directory is proved by what is written there last (the metadata of a checkpoint or savepoint), or
+    by the lock of a run. Anything else may have been left by a writer while the disk was not mounted."""
     directory, _, name = path.rpartition("/")
-    return bool(files.names("")) and name not in files.names(directory)
+    if name in files.names(directory):
+        return False
+    beside = files.names("")
+    if LOCK in beside or METADATA_NAME in beside:
+        return True
+    folders = (folder for folder in beside if checkpoint_of_directory(folder) is not None)
+    return any(METADATA_NAME in files.names(folder) for folder in folders)
 
 
-def make_directories(path: str, root: str, mode: int) -> None:
+def make_directories(path: str, root: str, mode: int, *, make_root: bool = True) -> None:
     """`path`, which is `root` or below it. What is above the root is the user's, and is made as the umask says. Whoever
-    makes a folder sees to it that it is there after a power failure."""
+    makes a folder sees to it that it is there after a power failure. `make_root`: False leaves the root and what is
+    above it to others; StorageUnavailableError when it is not there."""
     missing = []
     while path and not os.path.isdir(path):
+        if not make_root and len(path) <= len(root):
+            raise StorageUnavailableError(f"nothing can be written to {root}: it is not there; is its disk mounted?")
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):
@@ -174,9 +187,13 @@ def sync_directory(path: str) -> None:
 class LocalFiles:
     remote = False
 
-    def __init__(self, root: str, permissions: str = OWNER) -> None:
+    def __init__(self, root: str, permissions: str = OWNER, *, makes_root: bool = True) -> None:
+        """`makes_root`: whether the first file makes the root, where it is not there. Who works in a directory that
+        somebody else has made does not: when it is not there its disk is not, and what would be written in its place
+        would hide that."""
         self._root = root
         self._permissions = PERMISSIONS[permissions]
+        self._makes_root = makes_root
 
     def describe(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
@@ -184,7 +201,8 @@ class LocalFiles:
     def create(self, path: str) -> OutputFile:
         full = self.describe(path)
         with storage_errors("write", full):
-            make_directories(os.path.dirname(full), self._root, self._permissions.directory)
+            folder, mode = os.path.dirname(full), self._permissions.directory
+            make_directories(folder, self._root, mode, make_root=self._makes_root)
             return _LocalOutput(full, self._permissions.file)
 
     def read(self, path: str) -> bytes:
@@ -351,9 +369,9 @@ class _ArrowOutput:
 
 
 @functools.lru_cache(maxsize=16)
-def _open_files(location: StorageLocation, pid: int) -> Files:
+def _open_files(location: StorageLocation, makes_root: bool, pid: int) -> Files:
     if location.is_local:
-        return LocalFiles(location.local_path, location.permissions or OWNER)
+        return LocalFiles(location.local_path, location.permissions or OWNER, makes_root=makes_root)
     with storage_errors("reach", location.uri):
         filesystem, path = open_filesystem(location)
         return ArrowFiles(filesystem, path, location.uri)

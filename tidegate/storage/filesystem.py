@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
-from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.common.errors import ConfigurationError, SnapshotError, StorageUnavailableError
 from tidegate.common.ids import CheckpointId
 from tidegate.storage import compression
 from tidegate.storage.cleanup import Deletion, OrderedDeletions, checkpoint_files
@@ -60,12 +60,13 @@ class FileSystemStorage:
         """The URI of the folder to which the handles are relative, for `SlotRestore.root`."""
         return str(self._location)
 
-    def files(self) -> Files:
-        return open_files(self._location)
+    def files(self, *, makes_root: bool = False) -> Files:
+        return open_files(self._location, makes_root=makes_root)
 
     def open(self, now_ms: float) -> None:
-        """ConfigurationError when the directory cannot be written, or the job is running already."""
-        check_writable(self.files())
+        """ConfigurationError when the directory cannot be written, or the job is running already. Nothing else makes
+        the directory."""
+        check_writable(self.files(makes_root=True))
         lock = self._make_lock()
         lock.acquire(now_ms)
         self._lock = lock
@@ -183,13 +184,16 @@ class FileSystemStorage:
 
 
 def latest_aligned(root: str, before: CheckpointId) -> CheckpointMetadata | None:
-    """The newest checkpoint in a job directory that is older than `before` and holds no in-flight records."""
+    """The newest checkpoint in a job directory that is older than `before` and holds no in-flight records. Damaged ones
+    are passed over; StorageUnavailableError when one cannot be read now: the job would start from something older."""
     directory = StorageLocation.parse(root)
     storage = FileSystemStorage(str(directory.parent()), directory.name)
     for checkpoint_id in reversed(storage.completed_checkpoints()):
         if checkpoint_id < before:
             try:
                 metadata = storage.read_metadata(checkpoint_id)
+            except StorageUnavailableError:
+                raise
             except SnapshotError:
                 continue
             if not metadata.channels:

@@ -27,6 +27,7 @@ _MAGIC = b"TIDEGATE"
 _HEADER = struct.Struct("<8sIQ")
 _TRAILER = struct.Struct("<Q")
 _JOB_ID = re.compile("[0-9a-f]{32}")
+_JOB_FOLDER = re.compile(r"([0-9a-f]{32})(?:-e([0-9]+))?")  # with the epoch of the leader whose directory it is
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedM
 
 def check_belongs(metadata: CheckpointMetadata, directory: StorageLocation, where: str) -> None:
     """SnapshotDamagedError when the file lies in the folder of another checkpoint or job: intact, but misdirected. The
-    folder of a job may have been renamed, and counts only when its name is a job's id. A savepoint can be moved
-    anywhere: it is held together by the checksum of `metadata.json`."""
+    folder of a job may have been renamed, and counts only when its name is a job's id, or that and the epoch of a
+    leader. A savepoint can be moved anywhere: it is held together by the checksum of `metadata.json`."""
     if metadata.self_contained:
         return
     of_folder = checkpoint_of_directory(directory.name)
@@ -95,12 +96,21 @@ def check_belongs(metadata: CheckpointMetadata, directory: StorageLocation, wher
             f"{where} is the metadata of checkpoint {metadata.checkpoint_id}, not of {of_folder}: a file was copied "
             "into the wrong folder; use another checkpoint"
         )
-    job = directory.parent().name
-    if _JOB_ID.fullmatch(job) and _JOB_ID.fullmatch(metadata.job_id) and job != metadata.job_id:
-        raise SnapshotDamagedError(
-            f"{where} is the metadata of job {metadata.job_id} ('{metadata.job_name}'), but lies in the directory of "
-            f"job {job}: a file was copied into the wrong folder; use another checkpoint"
-        )
+    folder = _JOB_FOLDER.fullmatch(directory.parent().name)
+    if folder is None or not _JOB_ID.fullmatch(metadata.job_id):
+        return
+    job, epoch = folder[1], metadata.epoch if folder[2] is None else int(folder[2])
+    if (job, epoch) == (metadata.job_id, metadata.epoch):
+        return
+    raise SnapshotDamagedError(
+        f"{where} is the metadata of job {metadata.job_id} ('{metadata.job_name}'){_of_epoch(metadata.epoch)}, but "
+        f"lies in the directory of job {job}{_of_epoch(epoch)}: a file was copied into the wrong folder; use another "
+        "checkpoint"
+    )
+
+
+def _of_epoch(epoch: int) -> str:
+    return f", epoch {epoch}" if epoch else ""
 
 
 def _check_companions(files: Files, metadata: CheckpointMetadata) -> None:

@@ -49,7 +49,7 @@ class FileSystemWorkerStorage:
         self, checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex
     ) -> TaskStateWriter:
         return FileTaskStateWriter(
-            self._files(self.job_directory),
+            self._files(self.job_directory, makes_root=False),
             exclusive_file(checkpoint_id, attempt, vertex, subtask),
             shared_file(checkpoint_id, attempt, vertex, subtask),
             self.min_file_size,
@@ -67,8 +67,8 @@ class FileSystemWorkerStorage:
         location = _with_options(target, dict(self.job_directory.options))
         return self._files(location.with_permissions(self.job_directory.permissions or OWNER))
 
-    def _files(self, location: StorageLocation) -> Files:
-        return open_files(location)
+    def _files(self, location: StorageLocation, *, makes_root: bool = True) -> Files:
+        return open_files(location, makes_root=makes_root)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from jobmanager_kit import KEYED, Driver, graph, only
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import CounterValue, MetricReport
+from tidegate.fault_tolerance.barriers.settings import CheckpointSettings
 from tidegate.jobmanager.gang import Gang
 from tidegate.jobmanager.gang_monitor import GangMonitor
 from tidegate.jobmanager.job_settings import JobSettings
@@ -38,8 +39,8 @@ from tidegate.storage.handles import TaskSnapshot
 METRIC = MetricReport(0, 0, "numRecordsIn", CounterValue(1))
 
 
-def running(restarts: int = 0, delay: float = 0.0) -> Driver:
-    driver = Driver(restart=FixedDelay(restarts, delay))
+def running(restarts: int = 0, delay: float = 0.0, checkpoints: CheckpointSettings | None = None) -> Driver:
+    driver = Driver(restart=FixedDelay(restarts, delay), checkpoints=checkpoints)
     driver.start()
     driver.run()
     assert driver.master.status is JobStatus.RUNNING
@@ -485,7 +486,7 @@ def test_after_the_end_everything_is_harmless() -> None:
 
 
 def test_results_are_delivered_once_and_in_order_over_restarts() -> None:
-    driver = running(restarts=1)
+    driver = running(restarts=1, checkpoints=CheckpointSettings(interval_ms=1_000))
     driver.tell(chunk(0, b"a"))
     driver.tell(chunk(1, b"b"))
     driver.tell(chunk(0, b"other", subtask=0))

@@ -37,6 +37,7 @@ def make_snapshot(
 ) -> str:
     """The path of a checkpoint (of the backend `kind`) or a savepoint, after a checkpoint behind each round."""
     storage = FileSystemStorage(str(root), "job", min_file_size=100)
+    storage.open(0.0)
     workers = storage.worker_storage()
     backends = KeyedBackends("hashmap" if kind == "savepoint" else kind, RocksDBSettings(), 10, lambda: NOW)
     snapshots = []
@@ -83,6 +84,9 @@ def make_snapshot(
         tidegate_version="test",
     )
     if kind != "savepoint":
-        return storage.write_metadata(metadata)
+        path = storage.write_metadata(metadata)
+        storage.close()
+        return path
+    storage.close()
     write_savepoint_metadata(LocalFiles(str(root / "sp")), metadata)
     return str(root / "sp")

@@ -23,7 +23,7 @@ from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage import cleanup
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.files import LocalFiles, write_file
-from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.filesystem import FileSystemStorage, latest_aligned
 from tidegate.storage.handles import FileRange, InlineBytes
 from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.leases.keeper import LeaseLostError
@@ -169,6 +169,7 @@ def test_a_full_disk_is_an_error_with_the_path(tmp_path):
         from tidegate.common.errors import SnapshotError
         from tidegate.storage.filesystem import FileSystemStorage
         storage = FileSystemStorage({str(tmp_path)!r}, "job")
+        storage.open(0.0)
         w = storage.worker_storage().task_writer(1, 0, 0, 0)
         try:
             for _ in range(5):
@@ -448,6 +449,37 @@ def test_a_directory_that_is_away_as_a_whole_is_not_damage(storage):
     assert storage.source().read(first) == BIG
 
 
+def test_what_a_writer_may_have_left_is_no_proof_that_the_directory_is_there(storage):
+    (first, _), _ = written(storage)
+    os.rename(storage.root, storage.root + "-away")
+    stray = Path(storage.root, "shared", "c9-stray.state")
+    stray.parent.mkdir(parents=True)
+    stray.write_text("")
+    with pytest.raises(StorageUnavailableError):
+        storage.source().read(first)
+
+
+@pytest.mark.parametrize("proof", ["_lock", "chk-1/_metadata", "_metadata"])
+def test_what_is_written_last_or_held_by_a_run_proves_that_the_directory_is_there(tmp_path, proof):
+    files = LocalFiles(str(tmp_path))
+    write_file(files, proof, b"")
+    write_file(files, "shared/other.state", b"")
+    with pytest.raises(SnapshotDamagedError, match="deleted"):
+        files.read("shared/gone.state")
+
+
+def test_nobody_but_the_opening_makes_the_directory_of_a_job(tmp_path):
+    storage = FileSystemStorage(str(tmp_path / "mounted"), "job")
+    storage.open(0.0)
+    os.rename(tmp_path / "mounted", tmp_path / "away")
+    workers = writer(storage)
+    with pytest.raises(StorageUnavailableError, match="is its disk mounted"):
+        workers.shared.write(BIG)
+    with pytest.raises(StorageUnavailableError, match="is its disk mounted"):
+        write_file(storage.files(), "chk-1/_metadata", b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["away"]
+
+
 def test_an_error_of_the_disk_is_not_damage(storage, monkeypatch):
     (first, _), _ = written(storage)
     for failure in (OSError(errno.EIO, "Input/output error"), PermissionError(errno.EACCES, "Permission denied")):
@@ -497,6 +529,7 @@ def test_the_metadata_of_another_job_is_refused(tmp_path):
     jobs = ["a" * 32, "b" * 32]
     storages = [FileSystemStorage(str(tmp_path), job) for job in jobs]
     for job, storage in zip(jobs, storages, strict=True):
+        storage.open(0.0)
         storage.write_metadata(msgspec.structs.replace(checkpoint(7), job_id=job))
     shutil.copy(tmp_path / jobs[0] / "chk-7/_metadata", tmp_path / jobs[1] / "chk-7/_metadata")
     for read in (lambda: storages[1].read_metadata(7), lambda: read_metadata(str(tmp_path / jobs[1] / "chk-7"))):
@@ -504,6 +537,63 @@ def test_the_metadata_of_another_job_is_refused(tmp_path):
             read()
     os.rename(tmp_path / jobs[0], tmp_path / "moved by hand")
     assert read_metadata(str(tmp_path / "moved by hand" / "chk-7")).metadata.job_id == jobs[0]
+
+
+JOB = "a" * 32
+
+
+@pytest.mark.parametrize(
+    ("folder", "of_job", "of_epoch"), [(f"{JOB}-e1", "b" * 32, 1), (f"{JOB}-e1", JOB, 2), (f"{JOB}-e12", JOB, 0)]
+)
+def test_the_metadata_of_another_job_or_leader_is_refused_in_the_directory_of_a_leader(
+    tmp_path, folder, of_job, of_epoch
+):
+    storage = FileSystemStorage(str(tmp_path), folder)
+    storage.open(0.0)
+    storage.write_metadata(msgspec.structs.replace(checkpoint(7), job_id=of_job, epoch=of_epoch))
+    for read in (lambda: storage.read_metadata(7), lambda: read_metadata(str(tmp_path / folder / "chk-7"))):
+        with pytest.raises(SnapshotDamagedError, match=f"of job {of_job} .*directory of job {JOB}, epoch 1"):
+            read()
+
+
+@pytest.mark.parametrize(("folder", "epoch"), [(f"{JOB}-e3", 3), (JOB, 0), (JOB, 3), (f"{JOB}-moved", 4)])
+def test_the_metadata_of_its_own_directory_is_taken(tmp_path, folder, epoch):
+    storage = FileSystemStorage(str(tmp_path), folder)
+    storage.open(0.0)
+    storage.write_metadata(msgspec.structs.replace(checkpoint(7), job_id=JOB, epoch=epoch))
+    assert storage.read_metadata(7).epoch == epoch
+
+
+def away_for_a_moment(monkeypatch, away):
+    read = FileSystemStorage.read_metadata
+
+    def read_or_fail(self, checkpoint_id):
+        if checkpoint_id == away:
+            raise StorageUnavailableError("away for a moment")
+        return read(self, checkpoint_id)
+
+    monkeypatch.setattr(FileSystemStorage, "read_metadata", read_or_fail)
+
+
+def test_the_newest_aligned_checkpoint_is_not_passed_over_while_it_cannot_be_read(storage, monkeypatch):
+    for n in (1, 2, 3):
+        storage.write_metadata(checkpoint(n))
+    assert latest_aligned(storage.root, 3).checkpoint_id == 2
+    with monkeypatch.context() as patch:
+        away_for_a_moment(patch, 2)
+        with pytest.raises(StorageUnavailableError):
+            latest_aligned(storage.root, 3)
+    Path(storage.root, "chk-2", "_metadata").write_bytes(b"TIDE")
+    assert latest_aligned(storage.root, 3).checkpoint_id == 1
+
+
+def test_a_job_does_not_start_while_it_cannot_know_what_others_share_with_a_claimed_checkpoint(storage, monkeypatch):
+    for n in (1, 2):
+        storage.write_metadata(checkpoint(n))
+    claimed = RestorePoint(storage.read_metadata(2), storage.root, owned=True)
+    away_for_a_moment(monkeypatch, 1)
+    with pytest.raises(StorageUnavailableError):
+        other_checkpoints(storage, claimed)
 
 
 def test_swapped_shared_files_are_found(storage):

@@ -64,6 +64,7 @@ def test_the_option_reaches_every_place_that_holds_user_data(tmp_path):
         configuration.set_string("execution.batch.savepoint-path", str(tmp_path / f"batch-{permissions}"))
         environment = StreamExecutionEnvironment.get_execution_environment(configuration)
         storage = checkpoint_storage(configuration, f"job-{permissions}")
+        storage.open(0.0)
         session = SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))
         plan = planned_savepoint(configuration, 0.0)
         cache = cache_folder(environment)

@@ -91,15 +91,27 @@ def test_storage_that_cannot_be_read_for_a_while_is_waited_for(tmp_path, monkeyp
         assert "falling back" not in job.logged
 
 
-def test_a_directory_that_is_away_for_a_while_is_waited_for(tmp_path):
-    with make_job(tmp_path, "hashmap") as job:
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("mount_point", [False, True])
+@pytest.mark.parametrize("runs_on_for_ms", [0, 300])
+def test_a_directory_that_is_away_for_a_while_is_waited_for(tmp_path, backend, mount_point, runs_on_for_ms):
+    """`runs_on_for_ms`: checkpoints are tried while it is away, and must not make it anew."""
+    checkpoints = tmp_path / "checkpoints"
+    with make_job(tmp_path, backend) as job:
         job.advance(1_050)
-        os.rename(tmp_path / "checkpoints", tmp_path / "away")
+        os.rename(checkpoints, tmp_path / "away")
+        if mount_point:
+            checkpoints.mkdir()
+        job.advance(runs_on_for_ms)
         fail_attempt(job)
         job.advance(3_000)
-        os.rename(tmp_path / "away", tmp_path / "checkpoints")
+        assert not list(checkpoints.glob("*"))
+        if mount_point:
+            checkpoints.rmdir()
+        os.rename(tmp_path / "away", checkpoints)
         assert job.run_to_end() is JobStatus.FINISHED
         assert exact(job)
+        assert "falling back" not in job.logged
 
 
 def test_restarts_that_the_strategy_does_not_allow_are_not_made(tmp_path, monkeypatch):
