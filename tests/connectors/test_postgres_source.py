@@ -67,6 +67,41 @@ def test_all_rows_once_from_any_offset(database: Database, name: str, key: str) 
     rest.close()
 
 
+@pytest.mark.parametrize("size", [7, 1000])
+def test_keys_are_divided_in_the_order_of_the_database(database: Database, name: str, size: int) -> None:
+    """Which for an enum is that of its declaration; for text it is that of a locale, which Python does not know. Both
+    the table and its columns have names with a `%`."""
+    labels = [f"{(i * 37) % 100:02d}" for i in range(100)]
+    listed = ", ".join(f"'{label}'" for label in labels)
+    database.execute(f"CREATE TYPE {name} AS ENUM ({listed})")
+    database.execute(f'CREATE TABLE "{name}%s" ("i%d" {name} PRIMARY KEY, also {name}, n int8)')
+    database.execute(f'INSERT INTO "{name}%s" SELECT label, label, 1 FROM unnest(enum_range(NULL::{name})) label')
+    source = of(database, f"{name}%s").set_key_column("i%d").set_page_size(size).build()
+    reading = Reading(source)
+    assert [split.high for split in reading.splits] == [
+        *(labels[n * 100 // 8 - 1 + (n % 2)] for n in range(1, 8)),
+        None,
+    ]
+    found = reading.read()
+    assert sorted(row["i%d"] for row in found) == sorted(labels)
+    assert [row.also for row in found] == [row["i%d"] for row in found]
+    reading.close()
+
+
+def test_text_is_divided_in_the_order_of_its_locale(database: Database, name: str) -> None:
+    """A server that has a locale answers with keys in its order; this one stands for it."""
+
+    class WithLocale:
+        def execute(self, statement: str, arguments: Any = None) -> WithLocale:
+            self._answer = ("a", "z") if "min(" in statement else (["a", "B", "b", "C", "C", "z"],)
+            return self
+
+        def fetchall(self) -> list[Any]:
+            return [self._answer]
+
+    assert of(database, name).build()._bounds(WithLocale(), 8) == ["a", "B", "b", "C"]
+
+
 def test_a_query_and_an_empty_table(database: Database, name: str) -> None:
     database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY)")
     assert Reading(of(database, name).build()).read() == []

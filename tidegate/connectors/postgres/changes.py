@@ -29,7 +29,7 @@ from tidegate.connectors.idle_watch import LOOK_SECONDS, IdleWatch
 from tidegate.connectors.postgres import pgoutput
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
 from tidegate.connectors.postgres.replication import ReplicationStream, SlotInUseError, lsn_number
-from tidegate.connectors.postgres.tables import look_up, quoted, quoted_table
+from tidegate.connectors.postgres.tables import literal, look_up, quoted, quoted_table
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 2000
@@ -190,7 +190,7 @@ class ChangeReader(SplitReader[Row]):
     def _next_rows(self, most: int) -> list[Row]:
         import psycopg
 
-        key = quoted(self._key) + (' COLLATE "C"' if self._is_text else "")
+        key = literal(quoted(self._key)) + (' COLLATE "C"' if self._is_text else "")
         try:
             if self._state is None:
                 self._connection.rollback()
@@ -199,7 +199,7 @@ class ChangeReader(SplitReader[Row]):
                 self._state = TableState.parse(text)
             after = "" if self._offset.last_key is None else f"WHERE {key} > %s"
             cursor = self._connection.execute(
-                f"SELECT * FROM {self._table.name} {after} ORDER BY {key} LIMIT {min(most, _PAGE)}",
+                f"SELECT * FROM {literal(self._table.name)} {after} ORDER BY {key} LIMIT {min(most, _PAGE)}",
                 [] if self._offset.last_key is None else [self._offset.last_key],
             )
             names = tuple(column.name for column in cursor.description)

@@ -20,7 +20,7 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import Row, make_row
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
-from tidegate.connectors.postgres.tables import look_up, quoted, quoted_table
+from tidegate.connectors.postgres.tables import literal, look_up, quoted, quoted_table
 from tidegate.contracts.connectors import Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 5000
@@ -68,7 +68,7 @@ class PostgresSource(Source[Row]):
             try:
                 if self._checks:
                     self._check_key(connection)
-                empty = connection.execute(f"SELECT 1 FROM {self._relation} WHERE {key} IS NULL LIMIT 1", []).fetchall()
+                empty = connection.execute(f"SELECT 1 FROM {self._relation} WHERE {key} IS NULL LIMIT 1").fetchall()
                 if empty:
                     raise PostgresError(
                         f"PostgresSource: the key column '{self._key}' is null in some rows, which no range would "
@@ -95,18 +95,21 @@ class PostgresSource(Source[Row]):
             )
 
     def _bounds(self, connection: Any, ranges: int) -> list[Any]:
-        """Keys between the ranges: of equal width for whole numbers, which costs nothing; else of equal counts."""
+        """Keys between the ranges: of equal width for whole numbers, which costs nothing; else of equal counts, in the
+        order of the database: that of text depends on its locale, and Python's is another."""
         key = quoted(self._key)
-        ((low, high),) = connection.execute(f"SELECT min({key}), max({key}) FROM {self._relation}", []).fetchall()
+        ((low, high),) = connection.execute(f"SELECT min({key}), max({key}) FROM {self._relation}").fetchall()
         if low is None or low == high:
             return []
         if isinstance(low, int):
             return sorted({low + (high - low) * n // ranges for n in range(1, ranges)} - {high})
         shares = [n / ranges for n in range(1, ranges)]
-        ((found,),) = connection.execute(
-            f"SELECT percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY {key}) FROM {self._relation}", [shares]
-        ).fetchall()
-        return sorted(set(found) - {high})
+        found = f"percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY {literal(key)})"
+        if isinstance(low, str):
+            found = f"({found})::text[]"  # psycopg knows no lists of enums or of types of extensions
+        statement = f"SELECT {found} FROM {literal(self._relation)}"
+        ((bounds,),) = connection.execute(statement, [shares]).fetchall()
+        return [bound for bound in dict.fromkeys(bounds) if bound != high]
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Row]:
         if not isinstance(split, KeyRange):
@@ -129,6 +132,7 @@ class PageReader:
         self._clock, self._wake = context.clock, context.wake  # not the context: it is what this belongs to
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"tidegate-postgres-{os.getpid()}")
         self._connection: Any = None
+        self._binary = True
         self._users = 0
 
     def open(self) -> None:
@@ -150,16 +154,16 @@ class PageReader:
     def _read(self, low: Any, high: Any) -> tuple[list[Row], Any]:
         import psycopg
 
-        key = quoted(self.key)
+        key = literal(quoted(self.key))
         limits = [(f"{key} > %s", low), (f"{key} <= %s", high)]
         given = [(text, value) for text, value in limits if value is not None]
         where = f"WHERE {' AND '.join(text for text, _ in given)}" if given else ""
-        statement = f"SELECT * FROM {self._relation} {where} ORDER BY {key} LIMIT {self._page}"
+        statement = f"SELECT * FROM {literal(self._relation)} {where} ORDER BY {key} LIMIT {self._page}"
         for attempt in range(2):
             try:
                 if self._connection is None:
                     self._connection = self._url.connect()
-                cursor = self._connection.execute(statement, [value for _, value in given], binary=True)
+                cursor = self._execute(statement, [value for _, value in given])
                 names = tuple(column.name for column in cursor.description)
                 rows = cursor.fetchall()
                 break
@@ -169,6 +173,15 @@ class PageReader:
                     raise self._url.refused("reading a page", error) from None
         last = rows[-1][names.index(self.key)] if rows else None
         return [make_row(names, list(row)) for row in rows], last
+
+    def _execute(self, statement: str, arguments: list[Any]) -> Any:
+        """In binary form, which is quicker, unless a column is of a type that psycopg does not know (an enum, one of
+        an extension): as text such a value is what people write, in binary form it would be bytes."""
+        cursor = self._connection.execute(statement, arguments, binary=self._binary)
+        if self._binary and any(self._connection.adapters.types.get(c.type_code) is None for c in cursor.description):
+            self._binary = False
+            cursor = self._connection.execute(statement, arguments)
+        return cursor
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -249,7 +262,7 @@ class PostgresSourceBuilder:
         """A SELECT. The key column has to be one of its columns, with different values in all rows."""
         if not isinstance(query, str) or not query.strip():
             raise ConfigurationError(f"set_query: takes a SELECT, got {query!r}")
-        text = query.strip().rstrip(";").replace("%", "%%")
+        text = query.strip().rstrip(";")
         self._relation, self._checks = f"({text}) AS tidegate_query", False
         return self
 

@@ -33,6 +33,11 @@ def quoted_table(name: str) -> str:
     return name if '"' in name else ".".join(quoted(part) for part in name.split("."))
 
 
+def literal(text: str) -> str:
+    """SQL text for a statement that has arguments, in which psycopg takes a `%` for a place of one."""
+    return text.replace("%", "%%")
+
+
 def look_up(url: DatabaseUrl, connection: Any, name: str, columns: Sequence[str] | None) -> Table:
     """Raises when the table or a column is missing."""
     import psycopg
