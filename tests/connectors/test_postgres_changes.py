@@ -13,6 +13,7 @@ import pytest
 
 from tests.connectors.database import Database
 from tests.connectors.kafka_kit import WallClock
+from tests.spark.recovery_kit import until
 from tidegate.common.errors import ConfigurationError
 from tidegate.connectors.postgres.changes import (
     ChangeSplit,
@@ -21,6 +22,7 @@ from tidegate.connectors.postgres.changes import (
     TableState,
 )
 from tidegate.connectors.postgres.connection import PostgresError
+from tidegate.connectors.postgres.replication import ServerPosition, lsn_number
 from tidegate.contracts.connectors import SourceContext
 
 
@@ -83,14 +85,24 @@ def test_a_reader_wakes_its_task_instead_of_being_asked(database: Database, tabl
     (split,) = source.create_splits(1)
     woken = threading.Event()
     reader = reader_of(source, split, wake=woken.set)
+
+    def rows_when_woken() -> list[Any]:
+        while True:  # a message that is no change wakes it too
+            assert woken.wait(20)
+            woken.clear()
+            while not (found := reader.poll(10)) and reader.wake_at_ms() is None:
+                pass
+            if found:
+                return [tuple(row) for row in found]
+
+    while reader.wake_at_ms() is None:  # the rows, and the beginning of the stream
+        assert reader.poll(10) == []
     for n in range(3):
-        woken.clear()
-        while (wake_at := reader.wake_at_ms()) is None:  # the rows, and the beginning of the stream
-            assert reader.poll(10) == []
-        assert wake_at > WallClock().now_ms() + 500
+        assert reader.wake_at_ms() is None or reader.wake_at_ms() > WallClock().now_ms() + 500
         database.execute(f"INSERT INTO {table} VALUES ({n}, 'x')")
-        assert woken.wait(20)
-        assert take(reader, 1) == [f"+I {n} x"]
+        assert rows_when_woken() == [(n, "x")]
+        while reader.wake_at_ms() is None:
+            assert reader.poll(10) == []
     reader.close()
 
 
@@ -104,15 +116,122 @@ def test_the_slot_forgets_only_what_a_complete_checkpoint_holds(database: Databa
     while not (offset := reader.offset()).lsn > split.start.lsn:
         reader.poll(10)
 
-    def confirmed() -> Any:
-        return database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", table)
-
-    before = confirmed()
+    before = confirmed(database, table)
     reader.notify_checkpoint_complete(1, offset)
-    deadline = time.monotonic() + 10
-    while confirmed() == before:
+    until(lambda: confirmed(database, table) > before, "the confirmation", 20)
+    reader.close()
+
+
+def read_behind(reader: Any, above: int) -> Any:
+    """The offset of a reader that has read everything, behind the transaction that ends above."""
+    deadline = time.monotonic() + 20
+    while reader.offset().lsn <= above:
         assert time.monotonic() < deadline
         reader.poll(10)
+        time.sleep(0.005)
+    return reader.offset()
+
+
+def confirmed(database: Database, slot: str) -> int:
+    question = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    ((text,),) = database.execute(question, slot)
+    return lsn_number(text)
+
+
+def close_and_free(database: Database, reader: Any, slot: str) -> None:
+    reader.close()
+    question = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
+    until(lambda: not database.execute(question, slot), "the slot to be free")
+
+
+def test_a_task_that_is_held_up_tells_the_server_so(database: Database, table: str) -> None:
+    """Nobody polls, since what comes behind the source is slow: the server would take the silence for the end."""
+    source = of(database, table).build()
+    (split,) = source.create_splits(1)
+    reader = reader_of(source, split)
+    reader.poll(10)
+    database.execute(f"INSERT INTO {table} VALUES (1, 'a')")
+    assert take(reader, 1) == ["+I 1 a"]
+    offset = read_behind(reader, split.start.lsn)
+    reader.notify_checkpoint_complete(1, offset)
+    until(lambda: confirmed(database, table) >= offset.lsn, "the confirmation", 20)
+
+    def replies() -> Any:
+        question = "SELECT reply_time FROM pg_stat_replication JOIN pg_replication_slots ON active_pid = pid"
+        return database.execute(f"{question} WHERE slot_name = %s", table)
+
+    first = replies()
+    until(lambda: replies() > first, "a sign of life", 20)
+    reader.close()
+
+
+def test_the_slot_of_a_quiet_table_moves_on_with_a_database_that_is_busy(
+    database: Database, table: str, name: str
+) -> None:
+    """It would keep the log of all tables for ever otherwise. Nothing is lost by it, over recoveries either."""
+    source = of(database, table).build()
+    (split,) = source.create_splits(1)
+    reader = reader_of(source, split)
+    database.execute(f"CREATE TABLE {name}_other (text text)")
+    for n in range(3):
+        assert reader.poll(10) == []
+        database.execute(f"INSERT INTO {name}_other SELECT repeat('x', 100) FROM generate_series(1, 100)")
+        ((busy,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        offset = read_behind(reader, lsn_number(busy) - 1)
+        reader.notify_checkpoint_complete(n, offset)
+        until(lambda lsn=offset.lsn: confirmed(database, table) >= lsn, "the confirmation", 20)
+        close_and_free(database, reader, table)
+        reader = reader_of(source, split, offset)
+        database.execute(f"INSERT INTO {table} VALUES ({n}, 'x')")
+        assert take(reader, 1) == [f"+I {n} x"]
+    reader.close()
+
+
+def test_a_position_of_the_server_says_nothing_within_a_transaction(database: Database, table: str) -> None:
+    source = of(database, table).set_rows_first(False).build()
+    (split,) = source.create_splits(1)
+    reader = reader_of(source, split)
+    database.execute(f"INSERT INTO {table} SELECT n, 'x' FROM generate_series(1, 5) n")
+    until(lambda: reader.poll(2), "a change", 20)
+    half = reader.offset()
+    assert half.changes in (1, 2)
+    reader._waiting.appendleft(ServerPosition(1 << 60))
+    take(reader, 1, most=1)
+    assert reader.offset().lsn == half.lsn
+    close_and_free(database, reader, table)
+    again = reader_of(source, split, half)
+    again._waiting.appendleft(ServerPosition(1 << 60))
+    assert take(again, 5 - half.changes) == [f"+I {n} x" for n in range(half.changes + 1, 6)]
+    again.close()
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["confirmed further", "dropped"])
+def test_changes_that_the_slot_no_longer_has_are_an_error(database: Database, table: str, dropped: bool) -> None:
+    """The server goes on behind them without a word: from a savepoint that is older than the last checkpoint, say."""
+    source = of(database, table).build()
+    (split,) = source.create_splits(1)
+    reader = reader_of(source, split)
+    reader.poll(10)
+    database.execute(f"INSERT INTO {table} VALUES (1, 'a')")
+    assert take(reader, 1) == ["+I 1 a"]
+    savepoint = read_behind(reader, split.start.lsn)
+    database.execute(f"INSERT INTO {table} VALUES (2, 'b')")
+    assert take(reader, 1) == ["+I 2 b"]
+    later = read_behind(reader, savepoint.lsn)
+    if not dropped:
+        reader.notify_checkpoint_complete(2, later)
+        until(lambda: confirmed(database, table) >= later.lsn, "the confirmation", 20)
+    close_and_free(database, reader, table)
+    if dropped:
+        database.execute("SELECT pg_drop_replication_slot(%s)", table)
+        gone = reader_of(source, split, savepoint)
+        with pytest.raises(PostgresError, match=f"the replication slot {table} was dropped"):
+            take(gone, 1)
+        gone.close()
+    source.create_splits(1)  # as every job does that is started, also from a savepoint
+    reader = reader_of(source, split, savepoint)
+    with pytest.raises(PostgresError, match=f"slot {table} begins at .*newer checkpoint or savepoint"):
+        take(reader, 1)
     reader.close()
 
 

@@ -28,12 +28,20 @@ from tidegate.common.types import Row, RowKind, make_row
 from tidegate.connectors.idle_watch import LOOK_SECONDS, IdleWatch
 from tidegate.connectors.postgres import pgoutput
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
-from tidegate.connectors.postgres.replication import ReplicationStream, SlotInUseError, lsn_number
+from tidegate.connectors.postgres.replication import (
+    START_ANEW,
+    ReplicationStream,
+    ServerPosition,
+    SlotInUseError,
+    SlotLostError,
+    lsn_number,
+    lsn_text,
+)
 from tidegate.connectors.postgres.tables import literal, look_up, quoted, quoted_table
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 2000
-_SIGN_OF_LIFE_MS = 1000.0
+_WOKEN_BEFORE_MS = 1000.0  # the watch wakes the task when something comes: this is only for the worst case
 _SLOT_SECONDS = 60.0  # for the database to notice that the last reader of the slot is dead
 _ORDERED = {"int2", "int4", "int8", "text", "varchar", "bpchar", "uuid", "date", "timestamp", "timestamptz"}
 
@@ -63,7 +71,7 @@ class TableState:
 class ChangeOffset:
     """Behind the last row or change that was given on."""
 
-    lsn: int  # the end of the last transaction that was read whole
+    lsn: int  # the end of the last transaction that was read whole, or where the server was found to be behind it
     changes: int = 0  # of the transaction after it
     states: tuple[tuple[Any, TableState], ...] = ()  # (key up to which it holds, state), in the order of the keys
     last_key: Any = None
@@ -178,9 +186,10 @@ class ChangeReader(SplitReader[Row]):
         self._state: TableState | None = None
         self._stream: ReplicationStream | None = None
         self._relations: dict[int, tuple[pgoutput.Relation, list[Callable[[bytes], Any]]]] = {}
-        self._waiting: deque[bytes] = deque()
-        self._give_up_at = time.monotonic() + _SLOT_SECONDS
+        self._waiting: deque[bytes | ServerPosition] = deque()
+        self._give_up_at: float | None = None  # from the first time that the slot was found in use
         self._xid = 0
+        self._within = False  # a transaction of which not all was read
         self._seen = 0  # changes of the transaction that is being read
 
     def poll(self, max_records: int) -> list[Row]:
@@ -240,11 +249,16 @@ class ChangeReader(SplitReader[Row]):
                 self._watch.begin()
         rows: list[Row] = []
         while self._waiting and len(rows) < most:
-            message = pgoutput.parse(self._waiting.popleft())
+            data = self._waiting.popleft()
+            if isinstance(data, ServerPosition):
+                self._move_to(data.lsn)
+                continue
+            message = pgoutput.parse(data)
             match message:
                 case pgoutput.Begin():
-                    self._xid, self._seen = message.xid, 0
+                    self._xid, self._seen, self._within = message.xid, 0, True
                 case pgoutput.Commit():
+                    self._within = False
                     self._offset = replace(self._offset, lsn=message.end_lsn, changes=0)
                 case pgoutput.Relation():
                     self._relations[message.number] = (message, self._loaders(message))
@@ -265,10 +279,38 @@ class ChangeReader(SplitReader[Row]):
         try:
             self._stream = ReplicationStream(self._url, self._slot, self._publication, self._offset.lsn)
         except SlotInUseError:
-            if time.monotonic() > self._give_up_at:
+            now = time.monotonic()
+            self._give_up_at = self._give_up_at or now + _SLOT_SECONDS
+            if now > self._give_up_at:
                 raise
             return False
+        self._check_slot()
         return True
+
+    def _check_slot(self) -> None:
+        """Asked for what it was told to forget, the server begins behind it without a word. Nobody else moves the slot
+        by now: it is ours."""
+        import psycopg
+
+        question = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+        try:
+            ((text,),) = self._connection.execute(question, [self._slot]).fetchall()
+            self._connection.rollback()
+        except psycopg.Error as error:
+            raise self._url.refused(f"looking at slot {self._slot}", error) from None
+        if lsn_number(text) > self._offset.lsn:
+            raise SlotLostError(
+                f"PostgresChangeSource, {self._url}: this job goes on from {lsn_text(self._offset.lsn)}, but the "
+                f"replication slot {self._slot} begins at {text}: a later run has confirmed what lies between, or the "
+                "slot was dropped and made anew. Those changes cannot be read any more. If there is a "
+                f"newer checkpoint or savepoint, start from that. {START_ANEW}"
+            )
+
+    def _move_to(self, lsn: int) -> None:
+        """The table was quiet up to here, so the slot need not keep the log of the others for us. Within a transaction,
+        also one that is to come again, the position says nothing new."""
+        if not self._within and not self._offset.changes and lsn > self._offset.lsn:
+            self._offset = replace(self._offset, lsn=lsn)
 
     def _is_new(self) -> bool:
         """Whether this change was not given on before a recovery. Moves the offset over it."""
@@ -318,11 +360,11 @@ class ChangeReader(SplitReader[Row]):
         return self._stream.has_more(LOOK_SECONDS) or None
 
     def wake_at_ms(self) -> float | None:
-        """The watch wakes the task when something comes; the server wants a sign of life now and then all the same."""
+        """While the watch looks."""
         if self._watch is None or not self._watch.begun:
             return None
         now: float = self._clock.now_ms()
-        return now + _SIGN_OF_LIFE_MS
+        return now + _WOKEN_BEFORE_MS
 
     def offset(self) -> ChangeOffset:
         return self._offset
