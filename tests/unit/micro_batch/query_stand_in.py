@@ -4,6 +4,7 @@ State is kept beside them, by batch."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import threading
@@ -20,6 +21,10 @@ Hook = Callable[[str, int], None]
 """Called at each step of a batch with its name and the batch; what it raises ends the query."""
 
 
+class SkippedError(Exception):
+    """Raised by a hook: the query goes on with whatever is the next batch now."""
+
+
 class Rows:
     def __init__(self, payloads: list[bytes]) -> None:
         self._payloads = payloads
@@ -32,7 +37,14 @@ class QueryStandIn:
     runId = "run"
 
     def __init__(
-        self, plan: MicroBatchPlan, attempt: int, location: str, control: str, on_batch: Any, hook: Hook
+        self,
+        plan: MicroBatchPlan,
+        attempt: int,
+        location: str,
+        control: str,
+        on_batch: Any,
+        hook: Hook,
+        left_over: dict[int, list[bytes]] | None = None,
     ) -> None:
         self._engine = Engine.of_plan(plan)
         self._engine.killed = attempt
@@ -40,6 +52,7 @@ class QueryStandIn:
         self._source = _TickReader(control, [])
         self._on_batch = on_batch
         self._hook = hook
+        self._left_over = {} if left_over is None else left_over
         self._stopped = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -65,7 +78,8 @@ class QueryStandIn:
             for folder in ("offsets", "commits", "state"):
                 (self._location / folder).mkdir(exist_ok=True)
             while not self._stopped.is_set():
-                self._next()
+                with contextlib.suppress(SkippedError):
+                    self._next()
         except BaseException as error:
             self._error = error
 
@@ -85,6 +99,7 @@ class QueryStandIn:
         memories = pickle.loads(state.read_bytes()) if state.exists() else self._engine.memories
         self._hook("run", batch)
         payloads = self._engine.run_tasks(tick, memories)
+        self._left_over.setdefault(batch, []).append(pickle.dumps(memories))
         self._hook("report", batch)
         self._on_batch(Rows(payloads), batch)
         self._hook("commit", batch)
@@ -93,4 +108,4 @@ class QueryStandIn:
         self._hook("committed", batch)
 
 
-__all__ = ["KilledError", "QueryStandIn"]
+__all__ = ["KilledError", "QueryStandIn", "SkippedError"]

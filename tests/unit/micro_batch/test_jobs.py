@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.micro_batch.query_stand_in import KilledError, QueryStandIn
+from tests.unit.micro_batch.query_stand_in import KilledError, QueryStandIn, SkippedError
 from tidegate.cli.main import main
 from tidegate.common import Configuration, Duration, Encoder, JobStatus, Types
 from tidegate.common.accumulators import IntCounter
@@ -26,7 +27,9 @@ from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.snapshots import read_state
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch import job as job_module
+from tidegate.spark.micro_batch import location as location_module
 from tidegate.spark.micro_batch import runtime as runtime_module
+from tidegate.spark.micro_batch.location import LocationError, _write
 from tidegate.spark.micro_batch.ticks import Control, _TickReader
 
 RECORDS = 200
@@ -75,13 +78,16 @@ class World:
         self.hook: Callable[[str, int], None] = lambda step, batch: None
         self.queries = 0
         self.tracker = Tracker()
+        self.left_over: dict[int, list[bytes]] = {}  # batch -> the states that its runs have written
         self.spark_settings: dict[str, str] = {}
         self.interval = -1
 
     def start(self, session: Any, plan: Any, bundle: Any, logs: Any, attempt: int, *rest: Any) -> Any:
         location, control, self.interval, self.shown_name, on_batch = rest
         self.queries += 1
-        return QueryStandIn(plan, attempt, location, control, on_batch, lambda step, batch: self.hook(step, batch))
+        return QueryStandIn(
+            plan, attempt, location, control, on_batch, lambda step, batch: self.hook(step, batch), self.left_over
+        )
 
     def environment(self, **settings: Any) -> StreamExecutionEnvironment:
         config = {
@@ -106,8 +112,10 @@ class World:
         return env.execute_async("counting")
 
     def output(self) -> list[str]:
-        files = [path for path in (self.folder / "out").rglob("part-*") if not path.name.startswith(".")]
-        return sorted(line for path in files for line in path.read_text().split())
+        while True:
+            files = [path for path in (self.folder / "out").rglob("part-*") if not path.name.startswith(".")]
+            with contextlib.suppress(FileNotFoundError):  # listed, and renamed before it was read
+                return sorted(line for path in files for line in path.read_text().split())
 
 
 def job_watermarks() -> Any:
@@ -294,6 +302,36 @@ def test_available_now_ends_when_nothing_is_left(world: World) -> None:
     assert sorted(results) == list(range(80))
 
 
+class _Halting(_Queue):
+    """Has an end. Every second reader finds nothing for as long as a batch waits."""
+
+    boundedness = Boundedness.BOUNDED
+
+    def create_reader(self, split: SourceSplit, offset: Any, context: Any) -> SplitReader[int]:
+        return _HaltingReader(offset or 0, self.there, context.memos.get(split.split_id, 0))
+
+
+class _HaltingReader(_QueueReader):
+    def __init__(self, offset: int, there: int, number: int) -> None:
+        super().__init__(offset, there)
+        self.number = number
+
+    def poll(self, max_records: int) -> Any:
+        if self.number % 2:
+            return []
+        return super().poll(max_records) or None
+
+    def memo(self) -> int:
+        return self.number + 1
+
+
+def test_available_now_reads_bounded_input_to_its_end(world: World) -> None:
+    """Also when there is nothing for longer than a batch waits for its first record."""
+    env = world.environment(tidegate_micro__batch_trigger="AVAILABLE_NOW", tidegate_micro__batch_max__records=10)
+    numbers = env.from_source(_Halting(50), job_watermarks(), "Halting")
+    assert sorted(numbers.map(lambda n: n).execute_and_collect("halting")) == list(range(50))
+
+
 def test_the_interval_is_the_trigger_of_the_query(world: World) -> None:
     world.counting(tidegate_micro__batch_interval="250 ms").get_job_execution_result().result(60)
     assert world.interval == 250
@@ -424,6 +462,91 @@ def test_a_location_that_has_lost_batches(world: World) -> None:
     shutil.rmtree(world.location / "commits")
     with pytest.raises(Exception, match=r"has lost batches: the job had come to batch"):
         world.counting()
+
+
+@pytest.mark.parametrize("lost", ["offsets", "state"])
+def test_a_location_that_has_lost_a_part(world: World, lost: str) -> None:
+    """Spark would begin with batch 0 and nothing in its state."""
+    world.counting().get_job_execution_result().result(60)
+    shutil.rmtree(world.location / lost)
+    with pytest.raises(LocationError, match=rf"has lost a part .* and {lost}.* is not there. Restore the folder"):
+        world.counting()
+
+
+def test_a_part_of_the_location_is_lost_under_a_running_job(world: World) -> None:
+    """It ends at once, with what is to be done: no restart helps."""
+
+    def hook(step: str, batch: int) -> None:
+        if step == "run" and batch == 2:
+            shutil.rmtree(world.location / "offsets")
+            raise KilledError("a Python worker process exited unexpectedly")
+
+    world.hook = hook
+    with pytest.raises(JobExecutionError, match=r"has lost a part .*offsets/1 is not there"):
+        world.counting().get_job_execution_result().result(60)
+    assert world.queries == 1
+
+
+def test_a_batch_that_is_not_the_one_that_was_allowed_is_refused(world: World) -> None:
+    """Spark counts what it finds; what it finds may change under it."""
+
+    def hook(step: str, batch: int) -> None:
+        if step == "committed" and batch == 2:
+            (world.location / "commits" / "0").unlink()  # the stand-in counts: it runs 2 once more
+
+    world.hook = hook
+    with pytest.raises(JobExecutionError, match=r"runs batch 2 in .* where batch 3 is the next"):
+        world.counting().get_job_execution_result().result(60)
+    assert world.queries == 1
+
+
+def test_a_batch_that_somebody_else_has_committed_is_not_waited_for(world: World) -> None:
+    """It was of a query that was thought dead. Here it has read nothing."""
+    committed: list[int] = []
+
+    def hook(step: str, batch: int) -> None:
+        if step == "run" and batch == 2 and not committed:
+            committed.append(batch)
+            shutil.copy(world.location / "state" / "2", world.location / "state" / "3")
+            (world.location / "commits" / "2").write_text("{}")
+            raise SkippedError
+
+    world.hook = hook
+    client = world.counting()
+    client.get_job_execution_result().result(60)
+    assert world.output() == EXPECTED
+    assert world.queries == 2
+    assert "batch 2 is committed" in client.view().failures[0].failure.summary
+
+
+def test_state_of_another_run_than_the_committed_one_ends_the_job(world: World) -> None:
+    """A query that was thought dead has written its state over that of the run whose results were committed."""
+    killed: list[int] = []
+
+    def hook(step: str, batch: int) -> None:
+        if step == "report" and batch == 2 and not killed:
+            killed.append(batch)
+            raise KilledError("a Python worker process exited unexpectedly")
+        if step == "committed" and batch == 2:
+            late = world.left_over[2]  # of the run that was killed
+            (world.location / "state" / "3").write_bytes(late[0])
+
+    world.hook = hook
+    with pytest.raises(JobExecutionError, match=r"attempt 0 has written in batch 2, .* is of attempt 1"):
+        world.counting().get_job_execution_result().result(60)
+    assert world.queries == 2
+
+
+def test_what_is_known_is_written_when_it_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    monkeypatch.setattr(location_module, "_write", lambda path, data: written.append(path) or _write(path, data))
+    client = world.counting(tidegate_micro__batch_max__records=10)
+    client.get_job_execution_result().result(60)
+    assert client.view().checkpoints.completed >= 20
+    of_the_job = [path for path in written if path.endswith("job.json")]
+    assert len(of_the_job) < 10
+    latest = json.loads((world.location / "tidegate" / "job.json").read_text())["latest"]
+    assert latest == max(int(path.name) for path in (world.location / "commits").iterdir())
 
 
 def test_a_location_that_is_deleted_under_a_running_job(world: World) -> None:

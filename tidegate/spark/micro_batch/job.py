@@ -32,6 +32,7 @@ from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.graph.boundedness import unbounded_vertices
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
@@ -48,7 +49,7 @@ from tidegate.spark.batch.worker import failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch.client import MicroBatchJobClient
 from tidegate.spark.micro_batch.discovery import SplitSearch, first_states
-from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, load_committables
+from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, Prepared, load_committables
 from tidegate.spark.micro_batch.looks import BatchLooks
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, width
 from tidegate.spark.micro_batch.progress import Batches, Totals
@@ -114,6 +115,7 @@ class MicroBatchJob:
         self._control_path = os.path.join(self._control_folder, "control.json")
         self._control = Control(self._control_path)
         self._tasks = {(int(v), int(i)) for v, i in plan.graph.all_tasks()}
+        self._endless = {int(vertex.vertex_id) for vertex in unbounded_vertices(plan.graph)}
         self._failures = FailureHistory()
         self._attempt = 0
         self._cancelled = threading.Event()
@@ -129,6 +131,9 @@ class MicroBatchJob:
         self._batch_began_ms = 0.0
         self._allow_at_ms = 0.0
         self._allowed = -1
+        self._query_attempt = -1  # no other query in this location has had it
+        # The latest batch whose results were committed, and the query attempt that had run it, where that is known.
+        self._committed_run: tuple[int, int | None] = (-1, None)
         self._over = False
         self._thread = threading.Thread(target=self._run, name=f"tidegate-micro-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
@@ -249,23 +254,24 @@ class MicroBatchJob:
 
     def _commit_left_over(self) -> None:
         """What a batch before this attempt had prepared, and Spark has committed."""
-        for batch, committables, taken in self._location.to_commit():
-            commit_all(self._graph, load_committables(committables), self._commit_retries, self._commit_backoff_ms)
-            self._search.taken(taken)
+        for batch, left in self._location.to_commit():
+            commit_all(self._graph, load_committables(left.committables), self._commit_retries, self._commit_backoff_ms)
+            self._committed_run = batch, left.attempt
+            self._search.taken(left.taken)
             self._location.committed(batch, self._search.states)
 
     def _run_query(self, following: int) -> bool:
         """True: the job has come to its end. Raises when the query has failed."""
         self._reported, self._batch_error = None, None
         self._allow(following, first=True)
-        attempt = self._attempt
+        attempt, self._query_attempt = self._attempt, self._location.begin_attempt()
         self._started.clear()
         self._query = start_query(
             self._session,
             self._plan,
             self._bundle,
             self._logs,
-            self._location.begin_attempt(),
+            self._query_attempt,
             self._location.path,
             self._control_path,
             self._interval_ms,
@@ -285,6 +291,7 @@ class MicroBatchJob:
                 self._wake.clear()
                 if not self._query.isActive and self._committed_report() is None:
                     raise self._query_error()
+                self._check_reported()
             return False
         finally:
             self._stop_query()
@@ -298,6 +305,15 @@ class MicroBatchJob:
         """Of a batch that Spark has committed."""
         report = self._reported
         return report if report is not None and self._location.spark_committed(report.batch) else None
+
+    def _check_reported(self) -> None:
+        """Whoever commits the batch that is awaited has reported it before. This query will never run it now."""
+        waits = not self._allow_at_ms and self._location.spark_committed(self._allowed)
+        if waits and self._reported is None:
+            raise RuntimeError(
+                f"batch {self._allowed} is committed in {self._location.path}, and not by the query that was to run "
+                "it: one that was thought dead has gone on. The job goes on after that batch"
+            )
 
     def _query_error(self) -> BaseException:
         if self._batch_error is not None:
@@ -335,13 +351,15 @@ class MicroBatchJob:
         """On a thread of Py4J's. All subtasks run in here, once: their rows are asked for once."""
         try:
             self._check_current(attempt)
+            self._check_number(batch)
             payloads = [bytes(row.payload) for row in rows.collect()]
             self._started.wait(_STOP_S)
             self._reruns.check(str(self._query.runId))
             report = BatchReport.read(batch, payloads, self._tasks)
             self._check_current(attempt)
             self._location.check()
-            self._location.prepared(batch, report.committables(), report.taken())
+            self._check_state(report)
+            self._location.prepared(batch, Prepared(report.committables(), report.taken(), self._query_attempt))
             self._reported = report
         except BaseException as error:
             self._batch_error = error
@@ -352,11 +370,31 @@ class MicroBatchJob:
         if attempt != self._attempt or self._cancelled.is_set():
             raise BatchRefusedError("this attempt is over")
 
+    def _check_number(self, batch: int) -> None:
+        if batch != self._allowed:
+            raise LocationError(
+                f"Spark runs batch {batch} in {self._location.path}, where batch {self._allowed} is the next: what it "
+                f"keeps there is not what it was. {self._location.what_to_do}"
+            )
+
+    def _check_state(self, report: BatchReport) -> None:
+        """The state that the batch began with has to be of the very run whose results were committed."""
+        before, attempt = self._committed_run
+        foreign = report.foreign_state(attempt) if before == report.batch - 1 else None
+        if foreign is not None:
+            raise LocationError(
+                f"subtask {foreign.subtask} of vertex {foreign.vertex} has found state in {self._location.path} that "
+                f"attempt {foreign.begun_with} has written in batch {before}, and what was committed of that batch is "
+                f"of attempt {attempt}: a query that was thought dead has gone on, and records of that batch may be "
+                f"missing or twice in the output. {self._location.what_to_do}"
+            )
+
     def _complete(self, report: BatchReport) -> bool:
         """Spark has committed the batch. True: it was the last one."""
         batch = report.batch
         committables = load_committables(report.committables())
         commit_all(self._graph, committables, self._commit_retries, self._commit_backoff_ms)
+        self._committed_run = batch, self._query_attempt
         self._search.taken(report.taken())
         self._location.committed(batch, self._search.states)
         if self._hand_out(report):
@@ -385,7 +423,7 @@ class MicroBatchJob:
             states=states_of(self._graph, self._publisher.queries, self._states.values()),
         )
         self._looks.done(report.answers(), CheckpointId(report.batch + 1))
-        all_read = report.records_read == 0 and not report.savepoint and self._search.at_rest
+        all_read = not report.savepoint and self._search.at_rest and report.all_read(self._endless)
         return report.ended or stopped or (self._available_now and all_read)
 
     def _finish_savepoint(self, report: BatchReport) -> bool:

@@ -1,8 +1,9 @@
 """The checkpoint location of a micro-batch job: Spark's own files, and beside them a folder of ours, `tidegate`.
 
-    tidegate/job.json        whose it is: job id, operators, the latest batch that was seen, and which splits are known
-    tidegate/commits/<n>     what the sinks have prepared in batch n, and the splits that it has taken, until it is
-                             committed
+    tidegate/job.json        whose it is: job id, operators, about the latest batch that was seen, and which splits are
+                             known; written when these change, and not for every batch
+    tidegate/commits/<n>     what the sinks have prepared in batch n, the splits that it has taken, and the attempt that
+                             has run it, until it is committed
 
 Spark writes `commits/<n>` when batch n is done with all its state. What the sinks have prepared is written before that
 (`prepared`), committed after it (`committed`), and then forgotten. So after a crash it is known what to do: a batch
@@ -16,6 +17,7 @@ import contextlib
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,6 +32,7 @@ from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.location import StorageLocation
 
 _FORMAT = 1
+_NOTED = 64  # batches after which the latest one is written down, if nothing else is
 Committables = list[tuple[OperatorId, bytes]]
 States = Mapping[OperatorId, EnumeratorState]
 
@@ -38,12 +41,21 @@ class LocationError(TidegateError):
     """The checkpoint location is not what it was: a restart cannot help."""
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a batch leaves to the driver to do when Spark has committed it."""
+
+    committables: Committables
+    taken: list[TakenSplits]
+    attempt: int | None = None  # of the query that has run it; None: a version before wrote this
+
+
 class _JobFile(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     job_id: str
     job_name: str
     program: dict[str, str]  # plan.fingerprint
-    latest: int = -1  # the latest batch that Spark has committed, as far as the job has seen
+    latest: int = -1  # a batch that Spark has committed, one of the latest that the job has seen
     attempts: int = 0  # how often the query was started, by all runs of the program
     known: dict[str, EnumeratorState] | None = None  # splits of sources that find them, as of batch `latest`
 
@@ -65,6 +77,7 @@ class CheckpointLocation:
         self._job_path = os.path.join(self._own, "job.json")
         self._lock = LocalJobLock(self._own)
         self._job: _JobFile | None = None
+        self._noted = -1  # `latest` as it was written
 
     def open(self, job_id: str, job_name: str, program: dict[str, str], now_ms: float) -> str:
         """Take it into possession. Returns the id of the job that it belongs to, which is `job_id` when it is new.
@@ -84,6 +97,7 @@ class CheckpointLocation:
             if self._job is None:
                 self._write_job(_JobFile(format=_FORMAT, job_id=job_id, job_name=job_name, program=program))
             else:
+                self._noted = self._job.latest
                 self._check_same(self._job, program)
                 self.check()
         except BaseException:
@@ -93,6 +107,10 @@ class CheckpointLocation:
         return self._job.job_id
 
     def close(self) -> None:
+        job = self._job
+        if job is not None and job.latest > self._noted and os.path.exists(self._job_path):
+            with contextlib.suppress(OSError):  # the next driver knows a little less of what it should find
+                self._write_job(job)
         self._lock.release()
 
     @property
@@ -111,9 +129,27 @@ class CheckpointLocation:
         if job.latest >= self.next_batch:
             raise LocationError(
                 f"the checkpoint location {self.path} has lost batches: the job had come to batch {job.latest}, and "
-                f"Spark's commits there end with {self.next_batch - 1}. Restore the folder, or start the job from a "
-                f"savepoint in another one ({options.MICRO_BATCH_LOCATION.key})"
+                f"Spark's commits there end with {self.next_batch - 1}. {self.what_to_do}"
             )
+        if self.next_batch:
+            self._check_spark(self.next_batch - 1)
+
+    def _check_spark(self, latest: int) -> None:
+        """Spark begins anew, with batch 0 and nothing in its state, where the offsets are missing; where the state is,
+        each attempt would end when it is looked for."""
+        for folder, name, missing in (("offsets", str(latest), f"offsets/{latest}"), ("state", "", "state")):
+            if not os.path.exists(os.path.join(self.path, folder, name)):
+                raise LocationError(
+                    f"the checkpoint location {self.path} has lost a part of what Spark keeps there: batch {latest} is "
+                    f"committed, and {missing} is not there. {self.what_to_do}"
+                )
+
+    @property
+    def what_to_do(self) -> str:
+        """The end of a sentence about a location that cannot be gone on with."""
+        return (
+            f"Restore the folder, or start the job from a savepoint in another one ({options.MICRO_BATCH_LOCATION.key})"
+        )
 
     def begin_attempt(self) -> int:
         """A number for the query that is about to be started: no other has had it here."""
@@ -138,28 +174,31 @@ class CheckpointLocation:
         return os.path.exists(os.path.join(self.path, "commits", str(batch)))
 
     # ------------------------------------------------------------ what the sinks have prepared
-    def prepared(self, batch: int, committables: Committables, taken: list[TakenSplits]) -> None:
+    def prepared(self, batch: int, prepared: Prepared) -> None:
         """In the place of what an earlier run of the batch has prepared."""
         path = os.path.join(self._pending, str(batch))
-        if committables or taken:
-            _write(path, pickle.dumps((committables, taken), 5))
+        if prepared.committables or prepared.taken:
+            _write(path, pickle.dumps((prepared.committables, prepared.taken, prepared.attempt), 5))
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def to_commit(self) -> Iterator[tuple[int, Committables, list[TakenSplits]]]:
+    def to_commit(self) -> Iterator[tuple[int, Prepared]]:
         """The batches that Spark has committed and the job has not, oldest first."""
         for batch in sorted(self._numbers(self._pending)):
             if self.spark_committed(batch):
                 with open(os.path.join(self._pending, str(batch)), "rb") as file:
-                    yield batch, *pickle.loads(file.read())
+                    yield batch, Prepared(*pickle.loads(file.read()))
 
     def committed(self, batch: int, known: States) -> None:
         """`known`: the splits as of this batch."""
         job = self._job
         if job is not None and batch > job.latest:
             states = {str(operator): state for operator, state in known.items()}
-            self._write_job(msgspec.structs.replace(job, latest=batch, known=states))
+            same = job.known == states and batch < self._noted + _NOTED
+            job = self._job = msgspec.structs.replace(job, latest=batch, known=states)
+            if not same:
+                self._write_job(job)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self._pending, str(batch)))
 
@@ -182,6 +221,7 @@ class CheckpointLocation:
     def _write_job(self, job: _JobFile) -> None:
         _write(self._job_path, msgspec.json.encode(job))
         self._job = job
+        self._noted = job.latest
 
     def _check_same(self, job: _JobFile, program: dict[str, str]) -> None:
         if job.program == program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,7 @@ class TaskReport:
     savepoint: str = ""  # the folder that its part of a savepoint is in, or should be
     snapshot: bytes = b""  # msgpack of a TaskSnapshot: that part
     savepoint_error: str = ""  # why it could not write its part
+    begun_with: int | None = None  # the attempt that has written the state that it has taken up
 
     def to_row(self) -> bytes:
         return REPORT + pickle.dumps(self, 5)
@@ -78,6 +79,12 @@ class BatchReport:
     def records_read(self) -> int:
         return sum(task.records_in for task in self.tasks if task.reads)
 
+    def all_read(self, endless: Collection[int]) -> bool:
+        """Nothing was there to read, and nothing will come that ends by itself. `endless`: vertices of sources that do
+        not."""
+        sources = [task for task in self.tasks if task.reads]
+        return self.records_read == 0 and all(task.ended or task.vertex in endless for task in sources)
+
     @property
     def state_bytes(self) -> int:
         return sum(task.state_bytes for task in self.tasks)
@@ -93,6 +100,11 @@ class BatchReport:
 
     def answers(self) -> list[tuple[str, StateResult]]:
         return [answer for task in self.tasks for answer in task.answers]
+
+    def foreign_state(self, attempt: int | None) -> TaskReport | None:
+        """A subtask whose state was not written by this attempt (None: nobody knows which it has to be)."""
+        wrong = (task for task in self.tasks if task.begun_with not in (None, attempt))
+        return None if attempt is None else next(wrong, None)
 
     def snapshots(self) -> list[TaskSnapshot]:
         return [msgspec.msgpack.decode(t.snapshot, type=TaskSnapshot) for t in self.tasks if t.snapshot]

@@ -367,6 +367,7 @@ class MicroBatchTask:
             savepoint=tick.savepoint,
             snapshot=snapshot,
             savepoint_error=error,
+            begun_with=None if own is None or ended_before else own.attempt,
         )
 
     def _report(self, task: Task | None, ended: bool) -> TaskReport:
