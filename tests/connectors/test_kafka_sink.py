@@ -6,13 +6,16 @@ import logging
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.connectors.broker import Broker
+from tests.connectors.broker import Broker, running_broker
 from tests.connectors.kafka_kit import barrier, builder, numbers, open_writer, write
+from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import ByteArraySchema, SimpleStringSchema
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema, KafkaTopicSelector
@@ -48,8 +51,6 @@ def test_records_are_seen_after_the_commit_and_a_commit_may_be_repeated(broker: 
 
 
 def test_another_process_commits_what_a_killed_one_wrote_also_after_the_broker_was_killed(name: str) -> None:
-    from tests.connectors.broker import running_broker
-
     with running_broker() as broker:
         broker.create_topic(name)
         program = f"""
@@ -184,18 +185,104 @@ def test_a_transaction_that_comes_near_its_timeout_is_warned_about(
 
 
 def test_a_second_job_with_the_prefix_is_refused_while_the_first_runs(broker: Broker, topic: str) -> None:
-    sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
-    writer = open_writer(sink, job_id="first")
+    def job() -> KafkaSink:
+        return builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
+
+    first, client_of_first = job(), EndingClient()
+    first.check_start(1)
+    first.job_started(client_of_first)  # type: ignore[arg-type]
+    writer = open_writer(first)
     write(writer, ["kept"])
     writer.flush(False)
-    with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by job first"):
-        open_writer(sink, job_id="second")
-    with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by job first"):
-        sink.check_start(1)
+    second = job()
+    with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by another job"):
+        second.check_start(1)
+    second.job_refused()
     assert writer.committer.commit(barrier(writer)) == []
     assert broker.values(topic) == ["kept"]
     writer.close()
-    sink.check_start(1)
+    client_of_first.end()
+    second.check_start(1)
+    second.job_refused()
+
+
+class EndingClient:
+    """A job client whose job can be told to end."""
+
+    def __init__(self) -> None:
+        self._result: CompletableFuture[Any] = CompletableFuture()
+
+    def get_job_execution_result(self) -> CompletableFuture[Any]:
+        return self._result
+
+    def end(self) -> None:
+        self._result.complete(None)
+
+
+def test_no_writer_of_a_second_job_touches_what_the_first_has_prepared(broker: Broker, topic: str) -> None:
+    """Whatever its number: each looks for itself whose the prefix is."""
+    sinks = [builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build() for _ in range(2)]
+    sinks[0].check_start(2)
+    writer = open_writer(sinks[0], 1, 2)
+    write(writer, ["kept"])
+    prepared = barrier(writer)
+    for subtask in range(2):
+        with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by another job"):
+            open_writer(sinks[1], subtask, 2, job_id="second")
+    assert writer.committer.commit(prepared) == []
+    assert broker.values(topic) == ["kept"]
+    writer.close()
+    sinks[0].job_refused()
+
+
+def test_of_jobs_that_start_at_the_same_time_with_one_prefix_one_does(broker: Broker, topic: str) -> None:
+    sinks = [builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build() for _ in range(3)]
+    together = threading.Barrier(len(sinks))
+
+    def start(sink: KafkaSink) -> bool:
+        together.wait()
+        try:
+            sink.check_start(1)
+        except ConfigurationError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(sinks)) as threads:
+        assert sorted(threads.map(start, sinks)) == [False, False, True]
+    for sink in sinks:
+        sink.job_refused()
+
+
+def test_a_job_leaves_those_alone_whose_prefix_begins_with_its_own(broker: Broker, topic: str) -> None:
+    other = open_writer(builder(broker, topic).set_transactional_id_prefix(f"{topic}-0").build(), job_id="other")
+    write(other, ["of the other"])
+    prepared = barrier(other)
+    short = builder(broker, topic).set_transactional_id_prefix(topic).build()
+    open_writer(short).close()
+    short.discard_leftovers("job")
+    assert other.committer.commit(prepared) == []
+    assert broker.values(topic) == ["of the other"]
+    other.close()
+
+
+def test_what_is_open_is_aborted_also_under_an_id_that_the_savepoint_holds(broker: Broker, topic: str) -> None:
+    sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
+    writer = open_writer(sink)
+    write(writer, ["first"])
+    saved = barrier(writer)
+    assert writer.committer.commit(saved) == []
+    while True:
+        write(writer, ["next"])
+        writer.flush(False)
+        found = client(broker).describe(saved[0].transactional_id)
+        if found is not None and found.state == "Ongoing":
+            break  # the id serves again
+        assert writer.committer.commit(barrier(writer)) == []
+    writer.close()
+    again = open_writer(sink, restored=saved)
+    assert client(broker).open_transactions(f"{topic}-p-") == []
+    assert again.committer.commit(saved) == []
+    again.close()
 
 
 def test_a_worker_of_a_leader_that_was_replaced_commits_late(broker: Broker, topic: str) -> None:
@@ -231,14 +318,14 @@ def test_a_worker_of_a_leader_that_was_replaced_commits_late(broker: Broker, top
 def test_attempts_side_by_side_do_not_touch_each_other(broker: Broker, topic: str) -> None:
     """As in BATCH mode, where a slow task is tried twice at once."""
     sink = builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
-    first = open_writer(sink, attempt="first")
+    first = open_writer(sink, attempt=f"{'a' * 32}-1")
     write(first, ["first"])
     first.flush(False)
-    second = open_writer(sink, attempt="second")
+    second = open_writer(sink, attempt=f"{'a' * 32}-2")
     assert first.committer.commit(barrier(first)) == []
     second.close()
     assert broker.values(topic) == ["first"]
-    other = open_writer(sink, attempt="other")
+    other = open_writer(sink, attempt=f"{'a' * 32}-3")
     write(other, ["nobody commits this"])
     other.flush(False)
     sink.discard_leftovers("job")

@@ -1,76 +1,118 @@
 """Whose is a prefix? Two jobs with one prefix would abort each other's transactions, so the second is refused.
 
-The broker keeps the answer: while a job runs, its sink is the only member of a consumer group named after the prefix.
+The broker keeps the answer: while a job runs, its driver is the only member of a consumer group named after the prefix.
 Membership ends by itself a few seconds after the process is gone, and anybody can ask who the members are. Nothing is
 read: librdkafka joins only for a topic that exists, so the member subscribes to one, but never takes its partitions.
+
+A driver looks, joins, and looks again: of two that begin at the same time the one that joined later sees the other, so
+never both go on. (If both see each other both step back, and begin again after a pause of random length.) The prefix is
+held from before the start of the job to its end, over all restarts of its workers. Each writer looks too before it
+touches anything: a driver that was frozen for longer than its membership lasts may have lost the prefix.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
+import socket
+import threading
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.connectors.kafka.settings import librdkafka_settings, refused
+from tidegate.connectors.kafka.settings import KafkaError, librdkafka_settings, refused
 from tidegate.connectors.kafka.transactions import OF_PRODUCERS, TransactionClient
 
 _SESSION_MS = 6000  # the least that brokers allow unless they are told otherwise
 _SECONDS = 15.0
+_JOIN_SECONDS = 30.0
+_POLL_SECONDS = 0.2
 
 
 def _group(prefix: str) -> str:
     return f"{prefix}-tidegate-owner"
 
 
-def owners(connector: str, prefix: str, properties: Mapping[str, str]) -> list[str]:
-    """The ids of the jobs that hold the prefix now."""
-    client = TransactionClient(connector, properties)
+def _taken(prefix: str, owner: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"KafkaSink: the transactional id prefix '{prefix}' is in use by another job, which is running (its driver: "
+        f"{owner}). Two jobs with one prefix would abort each other's transactions: give each its own "
+        "(set_transactional_id_prefix), or end the other one"
+    )
+
+
+def check_held(prefix: str, owner: str | None, client: TransactionClient, seconds: float) -> None:
+    """By a writer: raises when another job has the prefix. `owner` is that of its own job's lease, which is waited for:
+    a driver whose membership ran out while the broker was away joins again by itself. None: no driver has taken one."""
+    deadline = time.monotonic() + seconds
+    while True:
+        members = client.members(_group(prefix))
+        others = [member for member in members if member != owner]
+        if others:
+            raise _taken(prefix, others[0])
+        if owner is None or owner in members:
+            return
+        if time.monotonic() > deadline or client.pause(_POLL_SECONDS):
+            raise KafkaError(
+                f"KafkaSink: the driver of this job does not hold the transactional id prefix '{prefix}' any more, and "
+                f"did not take it again within {seconds:.0f} s. Does it run, and does it reach the broker?"
+            )
+
+
+def take_prefix(prefix: str, topic: str | None, properties: Mapping[str, str]) -> PrefixLease:
+    """On the driver, before a job starts. A job that has just died holds its prefix for some seconds: that is waited
+    for. Raises when another job has it."""
+    owner = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:12]}"
+    deadline = time.monotonic() + _SESSION_MS / 1000 + 4
+    client = TransactionClient("KafkaSink", properties)
     try:
-        return client.members(_group(prefix))
+        while True:
+            others = client.members(_group(prefix))
+            if not others:
+                lease = PrefixLease(prefix, owner, topic, properties)
+                try:
+                    others = _others_after_joining(prefix, owner, client)
+                except BaseException:
+                    lease.close()
+                    raise
+                if not others:
+                    return lease
+                lease.close()
+            if time.monotonic() > deadline:
+                raise _taken(prefix, others[0])
+            time.sleep(random.uniform(0.2, 1.0))
     finally:
         client.close()
 
 
-def check_free(prefix: str, properties: Mapping[str, str]) -> None:
-    """Before a job starts. A job that has just died holds its prefix for some seconds: that is waited for."""
-    deadline = time.monotonic() + _SESSION_MS / 1000 + 4
-    while found := owners("KafkaSink", prefix, properties):
+def _others_after_joining(prefix: str, owner: str, client: TransactionClient) -> list[str]:
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while owner not in (members := client.members(_group(prefix))):
         if time.monotonic() > deadline:
-            raise _taken(prefix, found[0])
-        time.sleep(0.5)
-
-
-def _taken(prefix: str, job: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"KafkaSink: the transactional id prefix '{prefix}' is in use by job {job}, which is running. Two jobs with "
-        "one prefix would abort each other's transactions: give each its own (set_transactional_id_prefix), or end the "
-        "other one"
-    )
-
-
-def _take_nothing(member: Any, partitions: Any) -> None:
-    member.unassign()
+            raise KafkaError(
+                f"KafkaSink: the group '{_group(prefix)}', which holds the transactional id prefix for this job, could "
+                f"not be joined within {_JOIN_SECONDS:.0f} s. Does this user have the right to read that group?"
+            )
+        time.sleep(0.05)
+    return [member for member in members if member != owner]
 
 
 class PrefixLease:
-    """Held by subtask 0 from its start to its end; raises when another job has it."""
+    """A membership, from the construction to `close`. Made by `take_prefix`."""
 
-    def __init__(
-        self, prefix: str, job_id: str, topic: str | None, properties: Mapping[str, str], client: TransactionClient
-    ) -> None:
+    def __init__(self, prefix: str, owner: str, topic: str | None, properties: Mapping[str, str]) -> None:
         from confluent_kafka import Consumer, KafkaException
 
-        others = [job for job in client.members(_group(prefix)) if job != job_id]
-        if others:
-            raise _taken(prefix, others[0])
+        self.owner = owner
         settings = {k: v for k, v in librdkafka_settings(properties).items() if k not in OF_PRODUCERS}
         settings |= {
             "group.id": _group(prefix),
-            "client.id": job_id,
+            "client.id": owner,
             "session.timeout.ms": _SESSION_MS,
             "heartbeat.interval.ms": 1000,
-            "max.poll.interval.ms": 86_400_000,  # nobody polls: there is nothing to read
             "enable.auto.commit": False,
             "allow.auto.create.topics": False,
         }
@@ -78,12 +120,28 @@ class PrefixLease:
             self._member: Any = Consumer(settings)
             if topic is None:
                 topic = next(iter(self._member.list_topics(timeout=_SECONDS).topics))
-            # The callback is never served, since nobody polls: the partitions stay unassigned, and nothing is fetched.
             self._member.subscribe([topic], on_assign=_take_nothing)
         except KafkaException as error:
             raise refused("KafkaSink", "taking the prefix", properties["bootstrap.servers"], error) from None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._hold, name="tidegate-kafka-prefix", daemon=True)
+        self._thread.start()
+
+    def _hold(self) -> None:
+        """A member that does not poll is taken for dead after a while, and holds up the others who join."""
+        from confluent_kafka import KafkaException
+
+        while not self._closed.is_set():
+            with contextlib.suppress(KafkaException):
+                self._member.poll(_POLL_SECONDS)
+        self._member.close()
 
     def close(self) -> None:
-        member, self._member = self._member, None
-        if member is not None:
-            member.close()
+        """Gives the prefix back. May be called twice."""
+        self._closed.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_SECONDS)
+
+
+def _take_nothing(member: Any, partitions: Any) -> None:
+    member.unassign()

@@ -18,6 +18,7 @@ from typing import Any
 from tidegate.connectors.kafka.outage import BrokerWait
 from tidegate.connectors.kafka.settings import KafkaError, refused
 
+OF_A_SUBTASK = "[0-9]+-[0-9]+"  # pattern of what follows "<prefix>-": subtask and number
 _REST = 2  # other ids that are used before one is used again
 _INIT_SECONDS = 5.0  # of one try; after it the library goes on when it is asked again
 _CONNECT_SECONDS = 0.03  # a local broker is there sooner; for others it is a try

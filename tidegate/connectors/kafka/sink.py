@@ -8,9 +8,9 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_client import JobClient
 from tidegate.connectors.kafka.admin import ClusterAdmin
-from tidegate.connectors.kafka.lease import check_free
+from tidegate.connectors.kafka.lease import PrefixLease, take_prefix
 from tidegate.connectors.kafka.outage import OUTAGE, OUTAGE_MS
-from tidegate.connectors.kafka.producers import CommittedTransactions
+from tidegate.connectors.kafka.producers import OF_A_SUBTASK, CommittedTransactions
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
 from tidegate.connectors.kafka.settings import (
     KafkaError,
@@ -37,6 +37,7 @@ from tidegate.contracts.driver_side import DriverSide
 
 _TIMEOUT_MS = 900_000  # the broker's own maximum unless it was changed; Flink's hour is refused by most brokers
 _LOST = "tidegate.lost.transactions"
+_OF_AN_ATTEMPT = f"[0-9a-f]{{32}}-[0-9]+-{OF_A_SUBTASK}"  # BATCH: the operator's id and the attempt's come before
 _log = logging.getLogger(__name__)
 
 
@@ -63,6 +64,8 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         self._prefix = prefix
         self._writes_timestamps = True
         self._committed = CommittedTransactions()
+        self._lease: PrefixLease | None = None  # on the driver, between check_start and job_started
+        self._owner: str | None = None  # the lease's, for the writers
         self._outage_ms()
         if guarantee is DeliveryGuarantee.EXACTLY_ONCE:
             python_settings(self._connection())  # refuses what it cannot translate
@@ -77,7 +80,7 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_committed": None}
+        return {**self.__dict__, "_committed": None, "_lease": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ = {**state, "_committed": CommittedTransactions()}
@@ -105,13 +108,18 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
                 "cover a checkpoint interval and the longest outage that you want to survive"
             )
         if self._prefix is not None:
-            check_free(self._prefix, self._connection())
+            self._lease = take_prefix(self._prefix, self._schema.topic, self._connection())
+            self._owner = self._lease.owner
 
     def job_started(self, client: JobClient) -> None:
-        pass
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            client.get_job_execution_result().add_done_callback(lambda _: lease.close())
 
     def job_refused(self) -> None:
-        pass
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.close()
 
     def _transaction_timeout_ms(self) -> int:
         return self._milliseconds("transaction.timeout.ms", _TIMEOUT_MS)
@@ -149,13 +157,13 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         settings["message.timeout.ms"] = min(int(settings["message.timeout.ms"]), settings["transaction.timeout.ms"])
         prefix = self._prefix or f"tidegate-{context.job_id}-{context.operator_id}"
         if context.of_one_attempt:
-            prefix = f"{prefix}-{context.operator_id}"
+            prefix = f"{self._base(context.job_id)}-{context.operator_id}"
         return TransactionalKafkaWriter(
             settings,
             properties,
             production,
             prefix,
-            self._prefix is not None,
+            self._owner,
             context,
             self._committed,
             self._outage_ms() / 1000,
@@ -173,10 +181,13 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
             return
         client = TransactionClient("KafkaSink", self._connection())
         try:
-            for found in client.open_transactions(f"{self._prefix or f'tidegate-{job_id}'}-"):
+            for found in client.open_transactions(f"{self._base(job_id)}-", _OF_AN_ATTEMPT):
                 client.ended(found.transactional_id, found.producer_id, found.epoch, False, 10)
         finally:
             client.close()
+
+    def _base(self, job_id: str) -> str:
+        return self._prefix or f"tidegate-{job_id}"
 
     def __repr__(self) -> str:
         return (

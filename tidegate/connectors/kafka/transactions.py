@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import re
 import threading
 import time
 import uuid
@@ -161,11 +162,12 @@ class TransactionClient:
             tuple(sorted((p.topic, p.partition) for p in found.topic_partitions)),
         )
 
-    def open_transactions(self, prefix: str) -> list[OpenTransaction]:
-        """Those whose id begins with `prefix` and that have not ended."""
+    def open_transactions(self, prefix: str, rest: str = ".*") -> list[OpenTransaction]:
+        """Those whose id is `prefix` and what the pattern `rest` matches, and that have not ended."""
         listed = self._ask("listing transactions", lambda client: client.list_transactions(state_filters=["Ongoing"]))
         ids = sorted(t.transactional_id for found in listed.values() for t in found)
-        described = [self.describe(name) for name in ids if name.startswith(prefix)]
+        wanted = re.compile(re.escape(prefix) + rest, re.DOTALL)
+        described = [self.describe(name) for name in ids if wanted.fullmatch(name)]
         return [t for t in described if t is not None and t.state == "Ongoing"]
 
     def witness(self, transaction: OpenTransaction) -> Witness:
@@ -270,6 +272,10 @@ class TransactionClient:
             reconnect_backoff_max_ms=500,  # half a minute otherwise: a broker that is back would not be noticed
             client_id="tidegate",
         )
+
+    def pause(self, seconds: float) -> bool:
+        """Wait so long; True when the client was closed meanwhile."""
+        return self._closed.wait(seconds)
 
     def close(self) -> None:
         """For good: a question that waits on another thread gives up."""

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 from tidegate.common.errors import TidegateError
-from tidegate.connectors.kafka.lease import PrefixLease
+from tidegate.connectors.kafka.lease import check_held
 from tidegate.connectors.kafka.outage import BrokerWait
 from tidegate.connectors.kafka.producers import (
+    OF_A_SUBTASK,
     CommittedTransactions,
     PreparedProducer,
     ProducerFactory,
@@ -23,6 +24,7 @@ from tidegate.contracts.connectors import SinkContext, SinkWriter
 
 _QUEUE = 100_000  # records that may wait in a producer before the task waits
 _ABORT_SECONDS = 30.0
+_HELD_SECONDS = 30.0
 _SILENCE_SECONDS = 5.0  # without an acknowledgement, before the log says so
 _log = logging.getLogger(__name__)
 
@@ -183,7 +185,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         properties: dict[str, str],
         production: RecordProduction,
         prefix: str,
-        named: bool,
+        owner: str | None,
         context: SinkContext,
         committed: CommittedTransactions,
         wait_seconds: float,
@@ -192,19 +194,13 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         self._committed = committed
         self._timeout_ms = int(settings["transaction.timeout.ms"])
         self._client = TransactionClient("KafkaSink", properties, wait_seconds)
-        self._lease: PrefixLease | None = None
-        self._closed = False
-        needed = {t.transactional_id for t in context.restored_committables}
-        needed |= {t.transactional_id for t in context.committables_of_all}
-        self._ids = TransactionalIds(prefix, context.subtask, needed)
+        needed = [*context.restored_committables, *context.committables_of_all]
+        self._ids = TransactionalIds(prefix, context.subtask, {t.transactional_id for t in needed})
 
         def start() -> None:
             if context.of_one_attempt:
                 return
-            if named and context.subtask == 0:
-                self._lease = PrefixLease(prefix, context.job_id, production.topic, properties, self._client)
-                if self._closed:
-                    self._lease.close()
+            check_held(prefix, owner, self._client, max(wait_seconds, _HELD_SECONDS))
             self._abort_leftovers(prefix, needed, context)
 
         self._producers = ProducerFactory(settings, properties["bootstrap.servers"], self._ids, start, wait_seconds)
@@ -215,13 +211,17 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         self._waiting: set[str] = set()  # ids of transactions that wait for their commit
         self._clock = context.clock
 
-    def _abort_leftovers(self, prefix: str, needed: set[str], context: SinkContext) -> None:
+    def _abort_leftovers(self, prefix: str, needed: list[KafkaTransaction], context: SinkContext) -> None:
         """Transactions under this prefix that no checkpoint will commit: of an attempt that died, of subtasks that no
-        longer exist, of a job that never completed a checkpoint. Readers of committed records wait behind them."""
-        for found in self._client.open_transactions(f"{prefix}-"):
-            owner = found.transactional_id[len(prefix) + 1 :].split("-", 1)[0]
-            mine = owner.isdigit() and int(owner) % context.parallelism == context.subtask
-            if not mine or found.transactional_id in needed:
+        longer exist, of a job that never completed a checkpoint. Readers of committed records wait behind them.
+
+        An id alone says nothing: the one of a transaction that is needed may have served again since, and of another
+        job whose prefix is longer every id begins with this prefix too."""
+        kept = {(t.transactional_id, t.producer_id, t.epoch) for t in needed}
+        for found in self._client.open_transactions(f"{prefix}-", OF_A_SUBTASK):
+            written_by = int(found.transactional_id[len(prefix) + 1 :].split("-", 1)[0])
+            mine = written_by % context.parallelism == context.subtask
+            if not mine or (found.transactional_id, found.producer_id, found.epoch) in kept:
                 continue
             result = self._client.ended(found.transactional_id, found.producer_id, found.epoch, False, _ABORT_SECONDS)
             if result is EndResult.BUSY:
@@ -291,9 +291,6 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
             )
 
     def close(self) -> None:
-        self._closed = True
         self._open = None
         self._producers.close()
         self._client.close()
-        if self._lease is not None:
-            self._lease.close()
