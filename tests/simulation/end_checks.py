@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.fake_storage import FakeFiles, FakeStorage
 from tests.simulation.verify import check, check_counted, check_output, check_state
 from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import CheckpointId
@@ -11,7 +12,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.settings import Retention
 from tidegate.storage.cleanup import checkpoint_files
 from tidegate.storage.handles import CheckpointMetadata
-from tidegate.storage.job_directory import METADATA_NAME, checkpoint_directory, metadata_file
+from tidegate.storage.job_directory import checkpoint_directory, metadata_file
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -24,13 +25,13 @@ def check_end(sim: Simulation) -> int:
     check_legal(sim)
     complete = status is JobStatus.FINISHED
     visible = {sink.name: sim.world.visible(sink.name) for sink in sim.job.sinks} | sim.collected
-    # A job that had to fall back to an older checkpoint repeats what was committed since.
-    exactly_once = sim.scenario.runtime.exactly_once and not sim.faults.damaged
+    exactly_once = sim.scenario.runtime.exactly_once
     exact = {"transactional"} if sim.run_number else {"transactional", "collect"}  # a client dies with its driver
     if not sim.scenario.runtime.checkpointing and sim.master.attempt:  # results left before anything covered them
         exact -= {"collect"}
     in_order = sim.restarts is None or sim.restarts.in_order
-    doubled = check_output(sim.job, visible, exact if exactly_once else set(), complete, in_order)
+    excused = sim.fall_backs.excused
+    doubled = check_output(sim.job, visible, exact if exactly_once else set(), complete, in_order, excused)
     if complete and sim.scenario.runtime.exactly_once:
         check_state(sim.job, sim.world.state, in_order)
         check_counted(sim.job, sim.world.counted)
@@ -46,17 +47,17 @@ def check_legal(sim: Simulation) -> None:
     legal = {
         JobStatus.FINISHED: True,
         JobStatus.CANCELED: sim.faults.cancelled,
-        JobStatus.FAILED: sim.strategy.gave_up or (sim.faults.damaged and "is damaged" in sim.ended.reason),
+        JobStatus.FAILED: sim.strategy.gave_up or sim.fall_backs.nothing_left(sim.ended.reason),
     }
     check(legal[status], f"the job ended as {status.name}: {sim.ended}")
 
 
 def check_whole(sim: Simulation, metadata: CheckpointMetadata, storage: Any = None) -> None:
     """A checkpoint that looks complete to a new driver; `storage`: where it lies, if not where the job has its own."""
-    files = getattr(storage or sim.storage, "fake_files", None)
+    files: FakeFiles | None = getattr(storage or sim.storage, "fake_files", None)
     if files is not None:
-        gone = checkpoint_files(metadata) - files.content.keys()
-        check(not gone or sim.faults.damaged, f"checkpoint {metadata.checkpoint_id} looks complete without {gone}")
+        gone = checkpoint_files(metadata) - files.content.keys() - files.damaged.keys()
+        check(not gone, f"checkpoint {metadata.checkpoint_id} looks complete without {gone}")
 
 
 def check_run(sim: Simulation) -> None:
@@ -72,40 +73,50 @@ def check_run(sim: Simulation) -> None:
 def check_retained(sim: Simulation) -> None:
     """Whatever is deleted, the completed checkpoints stay whole, and whatever cannot be deleted: no other checkpoint
     looks complete that is not."""
-    files = getattr(sim.storage, "fake_files", None)
-    if files is None or sim.coordinator is None or sim.faults.damaged:
+    if not isinstance(sim.storage, FakeStorage) or sim.coordinator is None:
         return
-    _check_undeleted(sim, {checkpoint.checkpoint_id for checkpoint in sim.coordinator.store.checkpoints})
-    for checkpoint in sim.coordinator.store.checkpoints:
-        wanted = checkpoint_files(checkpoint.metadata) | {metadata_file(checkpoint.checkpoint_id)}
-        gone = wanted - files.content.keys()
-        check(not gone, f"files of the completed checkpoint {checkpoint.checkpoint_id} are gone: {gone}")
+    checkpoints = sim.coordinator.store.checkpoints
+    _check_undeleted(sim, {checkpoint.checkpoint_id for checkpoint in checkpoints})
+    for checkpoint in checkpoints:
+        _check_there(sim.storage.fake_files, checkpoint.metadata)
+
+
+def _check_there(files: FakeFiles, metadata: CheckpointMetadata) -> None:
+    """A checkpoint that is to be kept is there, but for what was damaged. One without metadata is none: whoever cleans
+    up takes its files for left over."""
+    own = metadata_file(metadata.checkpoint_id)
+    if own in files.damaged:
+        return
+    gone = (checkpoint_files(metadata) | {own}) - files.content.keys() - files.damaged.keys()
+    check(not gone, f"files of the completed checkpoint {metadata.checkpoint_id} are gone: {gone}")
 
 
 def _check_undeleted(sim: Simulation, known: set[CheckpointId]) -> None:
     with sim.undisturbed():
         for n in sim.storage.completed_checkpoints():
             if n not in known:
-                check_whole(sim, sim.storage.read_metadata(n))
+                try:
+                    check_whole(sim, sim.storage.read_metadata(n))
+                except SnapshotDamagedError:
+                    sim.fall_backs.check_damaged(n)
 
 
 def _check_storage(sim: Simulation) -> None:
     """Only savepoints, and what an earlier driver has left behind, are still there."""
-    files = getattr(sim.storage, "fake_files", None)
-    if files is None:
+    if not isinstance(sim.storage, FakeStorage):
         return
-    wanted, allowed = _files_of(sim, sim.savepoints - sim.inherited), _files_of(sim, sim.inherited)
-    wanted |= retained_files(sim)
-    allowed |= _files_of(sim, _undecided(sim))
-    left = files.content.keys() - wanted - allowed
+    files = sim.storage.fake_files
+    kept = [*_metadata_of(sim, sim.savepoints - sim.inherited), *_retained(sim)]
+    for metadata in kept:
+        _check_there(files, metadata)
+    may_stay = [*kept, *_metadata_of(sim, sim.inherited | _undecided(sim))]
+    left = files.content.keys() - set().union(*map(_files_of, may_stay))
     if sim.run_number:  # a worker of the killed driver may have written late, into the directory of a kept checkpoint
-        kept = tuple(f"{checkpoint_directory(CheckpointId(n))}/" for n in sim.savepoints | sim.inherited)
-        kept += tuple(path.removesuffix(METADATA_NAME) for path in retained_files(sim) if path.endswith(METADATA_NAME))
-        left = {path for path in left if not path.startswith(kept)}
-    excused = sim.faults.storage.undeleted or sim.faults.damaged or sim.storage_threads.stuck
-    check(not left or excused, f"left behind in the storage: {sorted(left)}")
-    gone = wanted - files.content.keys()
-    check(not gone or sim.faults.damaged, f"files of savepoints or retained checkpoints are gone: {gone}")
+        folders = tuple(f"{checkpoint_directory(metadata.checkpoint_id)}/" for metadata in may_stay)
+        left = {path for path in left if not path.startswith(folders)}
+    excused = files.undeleted | sim.storage.waiting()
+    left = {path for path in left if path not in excused and path.partition("/")[0] not in excused}
+    check(not left or sim.storage_threads.stuck, f"left behind in the storage: {sorted(left)}")
 
 
 def _undecided(sim: Simulation) -> set[Any]:
@@ -116,25 +127,27 @@ def _undecided(sim: Simulation) -> set[Any]:
 
 def retained_files(sim: Simulation) -> set[str]:
     """The files of the checkpoints that the user wants to find at this end of the job."""
+    return set().union(*map(_files_of, _retained(sim)))
+
+
+def _retained(sim: Simulation) -> list[CheckpointMetadata]:
     assert sim.ended is not None
     if sim.coordinator is None:
-        return set()
+        return []
     retention = sim.coordinator.settings.retention
     keeps = {
         JobStatus.FAILED: retention is not Retention.NO_EXTERNALIZED_CHECKPOINTS,
         JobStatus.CANCELED: retention is Retention.RETAIN_ON_CANCELLATION,
     }
     if not keeps.get(sim.ended.status, False):
-        return set()
-    kept = [checkpoint.metadata for checkpoint in sim.coordinator.store.checkpoints]
-    return set().union(*(checkpoint_files(m) | {metadata_file(m.checkpoint_id)} for m in kept))
+        return []
+    return [checkpoint.metadata for checkpoint in sim.coordinator.store.checkpoints]
 
 
-def _files_of(sim: Simulation, checkpoints: set[Any]) -> set[str]:
-    found: set[str] = set()
-    for n in sorted(checkpoints & set(sim.storage.completed_checkpoints())):
-        try:
-            found |= checkpoint_files(sim.storage.read_metadata(n)) | {metadata_file(n)}
-        except SnapshotDamagedError as error:
-            check(sim.faults.damaged, str(error))
-    return found
+def _files_of(metadata: CheckpointMetadata) -> set[str]:
+    return checkpoint_files(metadata) | {metadata_file(metadata.checkpoint_id)}
+
+
+def _metadata_of(sim: Simulation, checkpoints: set[Any]) -> list[CheckpointMetadata]:
+    """Of those that look complete, as it was written."""
+    return [sim.fall_backs.written(n) for n in sorted(checkpoints & set(sim.storage.completed_checkpoints()))]

@@ -40,6 +40,8 @@ class FakeFiles:
         self.content: dict[str, bytes] = {}
         self.mishap: Callable[[str, str], Mishap] = lambda operation, path: Mishap.NONE
         self.quiet = False  # nothing fails while this is set
+        self.damaged: dict[str, str] = {}  # path -> what is wrong with the file
+        self.undeleted: set[str] = set()  # files, and folders, that could not be deleted, or not be found for it
 
     def fail_next(self, operation: str, times: int = 1) -> None:
         """Let the next operations of a kind fail, the rest pass."""
@@ -67,6 +69,8 @@ class FakeFiles:
         mishap = Mishap.NONE if self.quiet else self.mishap(operation, path)
         if mishap is not Mishap.REFUSED:
             effect()
+        if mishap is Mishap.REFUSED and operation in ("delete", "discard"):
+            self.undeleted.add(path)
         if mishap in (Mishap.REFUSED, Mishap.UNANSWERED):
             raise StorageUnavailableError(f"cannot {operation} {self.describe(path)}: the test says so")
         return mishap
@@ -144,11 +148,26 @@ class FakeStorage(FileSystemStorage):
         super().__init__("/fake", job_id, min_file_size=min_file_size)
         self.fake_files = FakeFiles()
         self.write_delay_ms: Callable[[CheckpointId, VertexId, SubtaskIndex], float] = lambda *_: 0.0
+        self.on_orphans_left: Callable[[], None] = lambda: None
         self._folders: dict[str, FakeFiles] = {}
 
     def forget(self) -> None:
         """The driver is gone, and with it what it meant to delete."""
         self._deletions = OrderedDeletions()
+
+    def delete_orphans(self) -> list[str]:
+        problems = super().delete_orphans()
+        if any(problem.startswith("left-over files") for problem in problems):
+            self.on_orphans_left()
+        return problems
+
+    def waiting(self) -> set[str]:
+        """What is to be deleted when metadata could be."""
+        waiting = self._deletions._waiting
+        return {path for one in waiting for path in (*one.files, *one.directories)}
+
+    def all_folders(self) -> list[FakeFiles]:
+        return [self.fake_files, *self._folders.values()]
 
     def folder(self, uri: str) -> FakeFiles:
         """Of a savepoint, or of an earlier leader: beside the job's own directory."""

@@ -154,10 +154,6 @@ class FaultPlan:
         else:
             self._sim.crash_driver(self._rng.random() < 0.5)
 
-    @property
-    def damaged(self) -> bool:
-        return bool(self.storage.damaged)
-
     def _jump(self) -> None:
         """The wall clocks are set. A process goes by the time at its start; those that start later see it."""
         self._sim.set_wall_clocks(self._rng.choice((-1, 1)) * any_ms(self._rng, 1.0, 2_000_000.0))

@@ -198,7 +198,7 @@ class Restarts:
                 try:
                     metadata = storage.read_metadata(n)
                 except SnapshotDamagedError:
-                    check(self._sim.faults.damaged, f"checkpoint {n} is damaged")
+                    self._sim.fall_backs.check_damaged(n)
                     continue
                 if (
                     n < point.checkpoint_id

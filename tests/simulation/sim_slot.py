@@ -172,7 +172,7 @@ class SimSlot:
 
     def _fail(self, error: Exception) -> None:
         cause = error.cause if isinstance(error, OperatorFailure) else error
-        damaged = self.sim.faults.damaged and isinstance(cause, SnapshotDamagedError)
+        damaged = isinstance(cause, SnapshotDamagedError) and self.sim.fall_backs.names_damage(str(cause))
         garbled = self.sim.faults.storage.garbled and "bytes came from offset" in str(cause)
         away = isinstance(cause, StorageUnavailableError) and ("the test says so" in str(cause) or garbled)
         if not damaged and not away and not isinstance(cause, (InjectedFault, CommitFailedError, ConnectionLostError)):

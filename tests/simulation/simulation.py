@@ -12,6 +12,7 @@ from typing import Any
 from tests.simulation import end_checks, outside_world, verify
 from tests.simulation.durations import MANY
 from tests.simulation.fake_storage import FakeStorage
+from tests.simulation.fall_backs import FallBacks
 from tests.simulation.faults import FaultPlan
 from tests.simulation.led_drivers import LedDrivers
 from tests.simulation.local_databases import LocalDatabases
@@ -102,6 +103,7 @@ class Simulation(Workers, InstructionCarrier):
         self.ended: JobEnded | None = None
         self.cancelled_at: float | None = None
         self.aborted: set[int] = set()
+        self.fall_backs = FallBacks(self)
         self.attempt_of: dict[int, tuple[int, int]] = {}  # checkpoint with metadata -> (run of the driver, attempt)
         self._tried: dict[int, tuple[int, int]] = {}  # the same, when it may or may not have been written
         self.requests: dict[int, int] = {}  # request -> answers
@@ -123,6 +125,7 @@ class Simulation(Workers, InstructionCarrier):
     def _new_master(self, initial: RestorePoint | None) -> JobMaster:
         scenario, storage, graph = self.scenario, self.storage, self.graph
         self.coordinator = None
+        self.fall_backs.on_new_driver(initial)
         model: JobFaultTolerance = NoFaultTolerance(initial)
         if scenario.checkpoints is not None and storage is not None:
             highest = storage.highest_checkpoint()
@@ -140,6 +143,8 @@ class Simulation(Workers, InstructionCarrier):
         self.driver_clock = self.new_clock()
         self.discovery = DiscoveryWork(graph)
         self.strategy = CheckedStrategy(self.scenario.restart, self.rng)
+        if isinstance(storage, FakeStorage):
+            storage.on_orphans_left = self.fall_backs.on_orphans_left
         if storage is not None:
             self.storage_threads = SimStorageThreads(self)
             self.storage_work = StorageWork(storage, self.storage_threads)  # type: ignore[arg-type]
@@ -306,6 +311,8 @@ class Simulation(Workers, InstructionCarrier):
         metadata, attempt, target = instruction.metadata, instruction.attempt, instruction.target
         n, by = metadata.checkpoint_id, (self.run_number, int(attempt))
         self._tried[n] = by
+        if not target:
+            self.fall_backs.on_writing(metadata)
 
         def done(error: str | None) -> None:
             self.trace(f"metadata of checkpoint {n}: {error or 'written'}")
@@ -379,8 +386,7 @@ class Simulation(Workers, InstructionCarrier):
 
     def log(self, instruction: Log) -> None:
         self.trace(f"JM: {instruction.text}")
-        fell_back = "falling back" in instruction.text
-        verify.check(not fell_back or self.faults.damaged, f"nothing is damaged, but {instruction.text}")
+        self.fall_backs.on_log(instruction.text)
 
     def _observe(self, message: Any) -> None:
         if isinstance(message, NotifyCheckpointComplete):
@@ -406,8 +412,8 @@ class Simulation(Workers, InstructionCarrier):
             for node in vertex.operators
             if node.operator_id == chunk.operator_id
         )
-        rows = self.collected.setdefault(name, [])
-        rows.extend((chunk.subtask, row) for row in pickle.loads(chunk.payload))
+        self.fall_backs.on_results(name, rows := pickle.loads(chunk.payload))
+        self.collected.setdefault(name, []).extend((chunk.subtask, row) for row in rows)
         taken = lambda now: self.master.on_results_taken(chunk.operator_id, chunk.subtask, chunk.seq, now)  # noqa: E731
         self.later("the client takes results", lambda: self.on_event(taken))
 
@@ -445,7 +451,7 @@ class Simulation(Workers, InstructionCarrier):
                 try:
                     metadata = self.storage.read_metadata(n)
                 except SnapshotDamagedError:
-                    verify.check(self.faults.damaged, f"checkpoint {n} is damaged")
+                    self.fall_backs.check_damaged(n)
                     continue
                 if not metadata.savepoint:
                     end_checks.check_whole(self, metadata)
@@ -463,6 +469,7 @@ class Simulation(Workers, InstructionCarrier):
     def _start_again(self, initial: RestorePoint | None) -> None:
         self.inherited = set(self.storage.completed_checkpoints())
         latest = initial.checkpoint_id if initial is not None else 0
+        self.fall_backs.on_start(latest)
         if latest in self._tried:
             self.attempt_of.setdefault(latest, self._tried[latest])
         self.world.begin_run({n: a for n, a in self.attempt_of.items() if n <= latest})

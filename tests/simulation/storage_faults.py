@@ -6,7 +6,7 @@ checkpoints fail, attempts fail, nothing older is restored, and nothing shows in
 
 *Damage* stays: a file that was written is lost, cut short, has rotten, or holds what belongs elsewhere. It has to be
 noticed when the file is read: the job falls back to an older checkpoint, or fails and says why. Only then may records
-that were delivered come again.
+that were delivered since that checkpoint come again (`fall_backs.py`).
 """
 
 from __future__ import annotations
@@ -56,11 +56,6 @@ class StorageFaults:
             self._outages.append((began, began + any_ms(rng, 0.3, 1000.0), operations))
         if rng.random() < 0.1:
             self._garble_rate = rng.choice((0.02, 0.3))
-
-    @property
-    def undeleted(self) -> bool:
-        """Files may have been left behind, for good reasons."""
-        return any(self.failed[operation] for operation in (*_DELETING, *_READING))
 
     def begin(self, files: FakeFiles) -> None:
         files.mishap = self._mishap
@@ -128,6 +123,8 @@ class StorageFaults:
         else:
             other = rng.choice(others)
             files.content[path], files.content[other] = files.content[other], data
+            files.damaged[other] = kind
+        files.damaged[path] = kind
         self.damaged.add(kind)
         sim.struck[f"a file of a checkpoint is {kind}"] += 1
         sim.trace(f"{path} is damaged: {kind}")

@@ -7,8 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from tests.simulation.fake_storage import FakeStorage
+from tests.simulation.fall_backs import FallBacks
 from tests.simulation.faults import FaultPlan
 from tests.simulation.outside_world import BrokenPromise
+from tests.unit.jobmanager.jobmanager_kit import KEYED, increment, keyed_state, metadata, operator, operator_metadata
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
 from tidegate.protocol.messages import DeclineCheckpoint, DeclineReason
 
@@ -37,3 +40,56 @@ def test_a_task_that_has_ended_may_decline_a_checkpoint_that_is_over() -> None:
 def test_a_checkpoint_under_way_is_not_declined_without_a_fault(detail: str) -> None:
     with pytest.raises(BrokenPromise, match="declined a checkpoint by itself"):
         declined(detail, in_progress=(5,))
+
+
+# ---------------------------------------------------------------- falling back
+
+
+def fall_backs(damaged: str = "chk-3/file") -> FallBacks:
+    """Of a job that has kept checkpoints 1 to 3, and in whose directory one file is damaged."""
+    storage = FakeStorage()
+    storage.fake_files.damaged[damaged] = "rotten"
+    kept = [SimpleNamespace(checkpoint_id=CheckpointId(n)) for n in (1, 2, 3)]
+    sim = SimpleNamespace(
+        storage=storage,
+        coordinator=SimpleNamespace(
+            store=SimpleNamespace(checkpoints=kept), settings=SimpleNamespace(max_concurrent=1)
+        ),
+        world=SimpleNamespace(completed={1: (0, 0), 2: (0, 0), 3: (0, 0)}, rewind=lambda n: None),
+    )
+    made = FallBacks(cast(Any, sim))
+    state = keyed_state(0, 128, increment(3, "chk-3/file"))
+    made.on_writing(metadata(operator_metadata(KEYED, operator(KEYED, state)), checkpoint_id=3))
+    return made
+
+
+def text(refused: int, to: int) -> str:
+    return f"checkpoint {refused} is damaged (checksum); falling back to checkpoint {to}: what was read"
+
+
+def test_a_job_falls_back_from_what_is_damaged_to_the_nearest() -> None:
+    found = fall_backs()
+    found.on_log(text(3, 2))
+    assert found.times == 1
+
+
+def test_a_job_does_not_fall_back_when_something_else_is_damaged() -> None:
+    with pytest.raises(BrokenPromise, match="nobody has damaged it"):
+        fall_backs("chk-2/file").on_log(text(3, 2))
+
+
+def test_a_job_does_not_fall_back_further_than_it_must() -> None:
+    with pytest.raises(BrokenPromise, match="checkpoint 2 is nearer"):
+        fall_backs().on_log(text(3, 1))
+
+
+def test_only_results_that_were_delivered_since_may_come_again() -> None:
+    found = fall_backs()
+    checkpoints = found._sim.coordinator.store.checkpoints  # type: ignore[union-attr]
+    later = [checkpoints.pop(), checkpoints.pop(), checkpoints.pop()]
+    for record in range(4):
+        found.on_results("sink", [((record,), ())])
+        if later:
+            checkpoints.append(later.pop())
+    found.on_log(text(3, 2))
+    assert sorted(found.excused["sink"]) == [(1,), (2,), (3,)]  # the first left before any checkpoint was complete

@@ -25,6 +25,9 @@ class RestorePoint:
 class RestorableCheckpoints(Protocol):
     """The part of the completed-checkpoint store that is needed here."""
 
+    @property
+    def initial_deleted(self) -> bool: ...
+
     def latest_restorable(self) -> RestorePoint | None: ...
 
     def mark_corrupt(self, checkpoint_id: CheckpointId) -> None: ...
@@ -48,7 +51,8 @@ class RecoveryPoints:
         latest = self._completed.latest_restorable() if self._completed is not None else None
         if latest is not None:
             return latest
-        return None if self._initial_corrupt else self._initial
+        deleted = self._completed is not None and self._completed.initial_deleted
+        return None if self._initial_corrupt or deleted else self._initial
 
     def refuse(self, checkpoint_id: CheckpointId) -> Refusal:
         current = self.current()

@@ -477,6 +477,20 @@ def test_a_given_snapshot_that_is_corrupt_fails_the_job() -> None:
     assert driver.ended.status is JobStatus.FAILED
 
 
+def test_a_job_does_not_fall_back_to_a_claimed_checkpoint_that_it_has_deleted() -> None:
+    """The reason names the damaged one, and no attempt is made with files that are gone."""
+    claimed = RestorePoint(snapshot().metadata, ROOT, owned=True)
+    driver = running(initial=claimed)
+    driver.wait(1_000)
+    assert "chk-41/_metadata" in deleted(driver.complete(42))[0]
+    assert restart(driver) == 42
+    driver.fail("corrupt", corrupt_checkpoint=42)
+    driver.exit()
+    assert driver.ended is not None
+    assert driver.ended.status is JobStatus.FAILED
+    assert "checkpoint 42 is damaged and there is no other one" in driver.ended.reason
+
+
 def test_a_given_snapshot_in_the_same_directory_is_never_deleted() -> None:
     driver = running(initial=snapshot(root=ROOT))
     driver.wait(1_000)

@@ -30,6 +30,7 @@ class CompletedCheckpointStore:
         self._root = root
         self._checkpoints: list[CompletedCheckpoint] = []  # ids strictly increasing
         self._corrupt: set[CheckpointId] = set()  # subset of the ids in _checkpoints
+        self.initial_deleted = False  # the job started from a checkpoint that it owned, and has deleted it
 
     @property
     def checkpoints(self) -> tuple[CompletedCheckpoint, ...]:

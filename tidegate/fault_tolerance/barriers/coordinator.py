@@ -535,6 +535,7 @@ class CheckpointCoordinator:
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             return
+        self.store.initial_deleted = True
         if claimed.root == self._root:
             self._delete(self._files.discard(claimed.checkpoint_id))
         else:
