@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tidegate.cli.errors import CommandError
-from tidegate.cli.look import print_table
+from tidegate.cli.look import per_second, print_table
 from tidegate.storage.location import absolute
 from tidegate.web import documents
 from tidegate.web.all_jobs import AllJobs
@@ -52,7 +52,7 @@ def print_jobs(answer: dict[str, Any]) -> None:
     if not answer["jobs"]:
         print("no jobs are running")
         return
-    rows = [("JOB ID", "NAME", "STATUS", "PARALLELISM", "ATTEMPT", "RUNNING FOR", "LAST CHECKPOINT")]
+    rows = [("JOB ID", "NAME", "STATUS", "MODE", "PARALLELISM", "ATTEMPT", "FOR", "IN", "OUT", "LAST CHECKPOINT")]
     for job in answer["jobs"]:
         age = _age(job["duration_ms"]) if "duration_ms" in job else "?"
         last = job.get("last_checkpoint")
@@ -61,9 +61,12 @@ def print_jobs(answer: dict[str, Any]) -> None:
                 job["job_id"],
                 job["job_name"],
                 job["status"],
+                job.get("mode", "?"),
                 str(job.get("parallelism", "?")),
                 str(job.get("attempt", "?")),
                 age,
+                per_second(job.get("records_in_per_second")),
+                per_second(job.get("records_out_per_second")),
                 "-" if last is None else str(last),
             )
         )

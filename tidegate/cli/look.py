@@ -60,8 +60,11 @@ metrics = looking(
     lambda view: {
         "metrics": {
             name: number
-            for m in view.metrics
-            for name, number in numbers_of(m.identifier if m.operator else f"{m.vertex}.{m.subtask}.{m.name}", m.value)
+            for full_name, m in (
+                *((f"{m.vertex}.{m.subtask}.{m.name}", m) for m in view.metrics if not m.operator),
+                *view.function_metrics(),
+            )
+            for name, number in numbers_of(full_name, m.value)
             if math.isfinite(number)  # JSON has no others
         }
     }
@@ -85,7 +88,7 @@ def _plain(text: str) -> str:
 def print_show(job: Document) -> None:
     print(f"{_plain(job['job_name'])} ({job['job_id']})")
     print(f"{job['status']}, {job['mode']}, for {_seconds(job['duration_ms'])}, restarts: {job['attempt']}")
-    print(f"in {job['records_in_per_second']}/s, out {job['records_out_per_second']}/s")
+    print(f"in {per_second(job['records_in_per_second'])}, out {per_second(job['records_out_per_second'])}")
     what = "batches" if job["mode"] == "MICRO_BATCH" else "checkpoints"  # each is one there
     print(f"{what}: {job['checkpoints_completed']} completed, {job['checkpoints_failed']} failed\n")
     rows = [("VERTEX", "NAME", "PARALLELISM", "RECORDS IN", "IN/S", "BUSY", "BACK-PRESSURED", "STATE BYTES")]
@@ -147,6 +150,10 @@ def print_metrics(answer: Document) -> None:
 
 def _number(number: float | None) -> str:
     return "-" if number is None else f"{number:,.0f}"
+
+
+def per_second(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.1f}/s"
 
 
 def _seconds(ms: float) -> str:

@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = _command(commands, "list", "the running jobs of this user", jobs.list_jobs, jobs.print_jobs)
     listing.add_argument("--all", action="store_true", help="those of the history too")
+    listing.add_argument("--watch", nargs="?", type=float, const=2.0, metavar="SECONDS", help="until Ctrl-C")
     listing.add_argument("--history", metavar="DIR", help="the folder of the history, if not the user's own")
 
     for name, text, command, printer in (

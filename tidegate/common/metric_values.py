@@ -24,6 +24,8 @@ WATERMARK_LAG = "watermarkLag"  # of a source: by how much its watermark is behi
 SOURCE_PROGRESS = "sourceProgress"  # of a bounded source: share of its input that was read, from 0 to 1
 INPUT_QUEUE = "inputQueueLength"  # batches and control elements
 OUTPUT_QUEUE = "outputQueueLength"
+NUM_RECORDS_SEND = "numRecordsSend"  # of tasks with sinks: records that these were given
+NUM_RECORDS_SEND_RATE = "numRecordsSendPerSecond"
 
 
 class CounterValue(msgspec.Struct, frozen=True, tag="counter"):
@@ -59,10 +61,25 @@ class MetricReport(msgspec.Struct, frozen=True):
     operator: str = ""  # operator id; "": a metric of the whole task
     scope: tuple[str, ...] = ()  # of an operator's metric: operator name, subtask, then the user's groups
 
-    @property
-    def identifier(self) -> str:
-        """The full name of an operator's metric, such as `Map.0.parser.errors`."""
-        return ".".join((*self.scope, self.name))
+
+def added(one: MetricValue, other: MetricValue) -> MetricValue | None:
+    """Both together, with the rate of both; None where there is no such thing: for gauges, and for two kinds."""
+    match one, other:
+        case CounterValue(count), CounterValue(more):
+            return CounterValue(count + more)
+        case MeterValue(count, rate), MeterValue(more, as_well):
+            return MeterValue(count + more, rate + as_well)
+        case HistogramValue(), HistogramValue():
+            lowest = [v for v in (one.minimum, other.minimum) if v is not None]
+            highest = [v for v in (one.maximum, other.maximum) if v is not None]
+            return HistogramValue(
+                one.count + other.count,
+                one.total + other.total,
+                min(lowest, default=None),
+                max(highest, default=None),
+            )
+        case _:
+            return None
 
 
 def numbers_of(name: str, value: MetricValue) -> Iterator[tuple[str, float]]:

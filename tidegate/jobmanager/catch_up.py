@@ -21,7 +21,7 @@ from tidegate.common.metric_values import (
     MetricReport,
 )
 
-_KEPT = 20
+_KEPT = 20  # as many as failures are kept
 _SLACK_MS = 1000.0
 
 
@@ -38,7 +38,7 @@ class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int  # that failed
     failed_ms: float
-    running_ms: float | None = None  # the job ran again; None: not yet, or never
+    running_ms: float | None = None  # the job ran again, maybe after more failures; None: not yet, or never
     caught_up_ms: float | None = None  # it was where it was before; None: not yet, or there is no telling
     lag_before: Lag | None = None  # None: there is no telling
 
@@ -50,7 +50,7 @@ class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryWatch:
-    """The latest recoveries. `look` is called with what is about to be published, by one thread."""
+    """The first recovery and the latest ones. `look` is called with what is about to be published, by one thread."""
 
     def __init__(self) -> None:
         self._kept: list[RecoveryView] = []  # oldest first, at most _KEPT, attempts strictly increasing
@@ -62,7 +62,8 @@ class RecoveryWatch:
         """`failed`: the latest failure so far, its attempt and when; `attempt`: the current one."""
         if failed is not None and (not self._kept or self._kept[-1].attempt < failed[0]):
             self._kept.append(RecoveryView(attempt=failed[0], failed_ms=failed[1], lag_before=self._before))
-            del self._kept[:-_KEPT]
+            if len(self._kept) > _KEPT:
+                del self._kept[1]
         latest = self._kept[-1] if self._kept else None
         if not running or (latest is not None and attempt <= latest.attempt):
             return tuple(self._kept)
@@ -70,13 +71,16 @@ class RecoveryWatch:
         if latest is None or latest.caught_up_ms is not None or latest.lag_before is None:
             self._before = lag or self._before
         if latest is not None:
-            self._kept[-1] = _further(latest, lag, now)
+            self._kept = [_running(recovery, now) for recovery in self._kept]
+            self._kept[-1] = _further(self._kept[-1], lag, now)
         return tuple(self._kept)
 
 
+def _running(recovery: RecoveryView, now: float) -> RecoveryView:
+    return recovery if recovery.running_ms is not None else msgspec.structs.replace(recovery, running_ms=now)
+
+
 def _further(recovery: RecoveryView, lag: Lag | None, now: float) -> RecoveryView:
-    if recovery.running_ms is None:
-        recovery = msgspec.structs.replace(recovery, running_ms=now)
     before = recovery.lag_before
     if recovery.caught_up_ms is not None or lag is None or before is None or lag.measure != before.measure:
         return recovery

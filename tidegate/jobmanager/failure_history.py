@@ -24,6 +24,11 @@ class FailureHistory:
     def entries(self) -> tuple[AttemptFailure, ...]:
         return tuple(self._entries)
 
+    @property
+    def latest(self) -> tuple[AttemptNumber, float] | None:
+        """The attempt that has failed last, and when."""
+        return (self._entries[-1].attempt, self._entries[-1].at_ms) if self._entries else None
+
     def record(self, attempt: AttemptNumber, failure: FailureInfo, now_ms: float) -> None:
         self._entries.append(AttemptFailure(attempt, now_ms, failure))
         self.total += 1

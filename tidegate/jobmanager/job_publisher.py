@@ -75,16 +75,31 @@ class StatusHistory:
 
     def __init__(self) -> None:
         self._changes: deque[StatusChange] = deque(maxlen=_KEPT)
+        self._ran = False  # at least once
+        self._down_since: float | None = None
+        self._downtime = 0.0  # over all times that are over
 
     def add(self, status: JobStatus, attempt: AttemptNumber, now_ms: float) -> None:
         self._changes.append(StatusChange(status_name=status.name, at_ms=now_ms, attempt=attempt))
+        if status is JobStatus.RUNNING or status.is_terminal_state():
+            self._downtime += 0.0 if self._down_since is None else now_ms - self._down_since
+            self._down_since = None
+            self._ran = True
+        elif self._ran and self._down_since is None:
+            self._down_since = now_ms
 
     def fields(self) -> dict[str, Any]:
         if not self._changes:
             return {}
         latest = self._changes[-1]
         ended = latest.at_ms if latest.status.is_terminal_state() else None
-        return {"status_name": latest.status_name, "ended_ms": ended, "status_history": tuple(self._changes)}
+        return {
+            "status_name": latest.status_name,
+            "ended_ms": ended,
+            "status_history": tuple(self._changes),
+            "downtime_ms": self._downtime,
+            "down_since_ms": self._down_since,
+        }
 
 
 class MasterPublisher:

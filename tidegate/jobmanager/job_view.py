@@ -7,7 +7,8 @@ that has ended can still be shown. Times are milliseconds since the epoch, durat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -134,6 +135,8 @@ class JobView(View, frozen=True):
     ended_ms: float | None = None
     attempt: AttemptNumber = AttemptNumber(0)  # the current or latest: how often the job was started again
     status_history: tuple[StatusChange, ...] = ()  # the latest ones, oldest first
+    downtime_ms: float = 0.0  # how long it was not running, from its first start on, up to when it ran last
+    down_since_ms: float | None = None  # None: it runs, has not run yet, or has ended
     workers: tuple[WorkerInfo, ...] = ()  # of the current attempt, that have registered; by slot
     metrics: tuple[MetricReport, ...] = ()  # of the current attempt
     checkpoints: CheckpointsView = CheckpointsView()
@@ -141,7 +144,7 @@ class JobView(View, frozen=True):
     stages: tuple[StageView, ...] = ()  # in BATCH mode: of the current attempt, by stage
     failures: tuple[AttemptFailure, ...] = ()  # the first one and the latest ones, oldest first
     configuration: tuple[SettingView, ...] = ()
-    recoveries: tuple[RecoveryView, ...] = ()  # the latest ones, oldest first
+    recoveries: tuple[RecoveryView, ...] = ()  # the first one and the latest ones, oldest first
     bounded: bool = False  # it comes to an end by itself
 
     @property
@@ -155,6 +158,25 @@ class JobView(View, frozen=True):
             for m in self.metrics
             if m.vertex == vertex and m.name == name and not m.operator and isinstance(m.value, CounterValue)
         )
+
+    def operator_names(self) -> dict[str, str]:
+        """By operator id a name that no other operator of the job has: the second `Map` is `Map#2`."""
+        seen: Counter[str] = Counter()
+        names: dict[str, str] = {}
+        for vertex in self.vertices:
+            for operator in vertex.operators:
+                seen[operator.name] += 1
+                count = seen[operator.name]
+                names[operator.operator_id] = operator.name if count == 1 else f"{operator.name}#{count}"
+        return names
+
+    def function_metrics(self) -> Iterator[tuple[str, MetricReport]]:
+        """The metrics of operators, each with its full name: operator, subtask, groups and name."""
+        names = self.operator_names()
+        for metric in self.metrics:
+            if metric.operator:
+                operator = names.get(metric.operator) or metric.scope[0]
+                yield ".".join((operator, *metric.scope[1:], metric.name)), metric
 
     def to_json(self) -> bytes:
         return _encode(self)

@@ -83,13 +83,12 @@ class PublishedJobClient(JobClient):
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the functions (`RuntimeContext.get_metrics_group`), by operator name, subtask, groups and
-        name: `Map.0.parser.errors`. As of the latest heartbeats, and in BATCH mode once the job has ended. They begin
-        anew with each attempt."""
+        name: `Map.0.parser.errors`, where the second operator of that name is `Map#2`. As of the latest heartbeats, and
+        in BATCH mode once the job has ended. They begin anew with each attempt."""
         return {
             name: number
-            for metric in self.view().metrics
-            if metric.operator
-            for name, number in numbers_of(metric.identifier, metric.value)
+            for full_name, metric in self.view().function_metrics()
+            for name, number in numbers_of(full_name, metric.value)
         }
 
     def failures(self) -> tuple[AttemptFailure, ...]:

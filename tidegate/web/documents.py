@@ -23,20 +23,34 @@ from tidegate.common.metric_values import (
     NUM_RECORDS_IN_RATE,
     NUM_RECORDS_OUT,
     NUM_RECORDS_OUT_RATE,
+    NUM_RECORDS_SEND,
+    NUM_RECORDS_SEND_RATE,
     PENDING_RECORDS,
     WATERMARK_LAG,
+    GaugeValue,
     MetricReport,
+    added,
     numbers_of,
 )
 from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.fault_tolerance.checkpoint_view import CheckpointView, SubtaskCheckpoint
 from tidegate.jobmanager.catch_up import lag_of
 from tidegate.jobmanager.job_view import JobView, VertexView
+from tidegate.protocol.instructions import AttemptFailure
 from tidegate.web.jobs import NotThereError
 
 Document = dict[str, Any]
 
-_SUMMED = (NUM_RECORDS_IN, NUM_RECORDS_OUT, NUM_RECORDS_IN_RATE, NUM_RECORDS_OUT_RATE, NUM_BYTES_IN, NUM_BYTES_OUT)
+_SUMMED = (
+    NUM_RECORDS_IN,
+    NUM_RECORDS_OUT,
+    NUM_RECORDS_SEND,
+    NUM_RECORDS_IN_RATE,
+    NUM_RECORDS_OUT_RATE,
+    NUM_RECORDS_SEND_RATE,
+    NUM_BYTES_IN,
+    NUM_BYTES_OUT,
+)
 _OF_CHECKPOINTS = ("execution.checkpointing.", "state.backend.type", "tidegate.checkpoint.")
 _FIGURES = (
     "end_to_end_ms",
@@ -56,11 +70,8 @@ def summary(view: JobView, now_ms: float) -> Document:
     completed = _completed(view)
     last = completed[-1] if completed else None
     targets = {edge.target for edge in view.edges}
-    sources = {edge.source for edge in view.edges}
-    rates: dict[int, float] = defaultdict(float)
-    for metric in view.metrics:
-        if metric.name == NUM_RECORDS_IN_RATE and not metric.operator:
-            rates[metric.vertex] += _number(metric)
+    read = [m for m in view.metrics if m.name == NUM_RECORDS_IN_RATE and not m.operator and m.vertex not in targets]
+    given = [m for m in view.metrics if m.name == NUM_RECORDS_SEND_RATE and not m.operator]
     return {
         "job_id": view.job_id,
         "job_name": view.name,
@@ -77,9 +88,14 @@ def summary(view: JobView, now_ms: float) -> Document:
         "last_checkpoint_ms": None if last is None else last.ended_ms,
         "checkpoints_completed": view.checkpoints.completed,
         "checkpoints_failed": view.checkpoints.failed,
-        "records_in_per_second": round(sum(rates[v.vertex] for v in view.vertices if v.vertex not in targets), 1),
-        "records_out_per_second": round(sum(rates[v.vertex] for v in view.vertices if v.vertex not in sources), 1),
+        "records_in_per_second": _rate(read),
+        "records_out_per_second": _rate(given),
     }
+
+
+def _rate(metrics: list[MetricReport]) -> float | None:
+    """What they are together; None when nothing is known, as in BATCH mode."""
+    return round(sum(map(_number, metrics)), 1) if metrics else None
 
 
 def job(view: JobView, now_ms: float) -> Document:
@@ -112,17 +128,17 @@ def vertex(view: JobView, number: int) -> Document:
     found = next((v for v in view.vertices if v.vertex == number), None)
     if found is None:
         raise NotThereError(f"the job has no vertex {number}: it has 0 to {len(view.vertices) - 1}")
-    mine = [m for m in view.metrics if m.vertex == number]
+    mine = [m for m in view.metrics if m.vertex == number and not m.operator]
     state = _state_bytes(view)
     metrics: dict[int, dict[str, float | None]] = defaultdict(dict)
     of_operators: dict[int, dict[str, float]] = defaultdict(dict)
     for metric in mine:
-        if metric.operator:
-            of_operators[metric.subtask].update(numbers_of(metric.identifier, metric.value))
-        else:
-            metrics[metric.subtask][metric.name] = _number(metric)
+        metrics[metric.subtask][metric.name] = _number(metric)
+    for full_name, metric in view.function_metrics():
+        if metric.vertex == number:
+            of_operators[metric.subtask].update(numbers_of(full_name, metric.value))
     return {
-        **_vertex(found, [m for m in mine if not m.operator], state),
+        **_vertex(found, mine, state),
         "subtasks": [
             {
                 "subtask": place.subtask,
@@ -281,7 +297,7 @@ def exceptions(view: JobView) -> Document:
                 "traceback": f.failure.traceback,
                 "permanent": f.failure.permanent,
                 "verdict": f.verdict,
-                "downtime_ms": _downtime_after(view, f.at_ms),
+                "downtime_ms": _downtime_after(view, f),
                 **_catch_up(view, f.attempt),
             }
             for f in reversed(view.failures)
@@ -300,8 +316,21 @@ def _catch_up(view: JobView, attempt: int) -> Document:
 
 
 def metrics(view: JobView) -> Document:
-    """Every metric with its type."""
-    return {"metrics": msgspec.to_builtins(view.metrics)}
+    """Every metric with its type; `totals` are those that can be added up, over all subtasks."""
+    return {"metrics": msgspec.to_builtins(view.metrics), "totals": msgspec.to_builtins(totals(view.metrics))}
+
+
+def totals(metrics: Iterable[MetricReport]) -> list[MetricReport]:
+    """Counters, meters and histograms over the subtasks of their vertex or operator; `subtask` is -1."""
+    found: dict[tuple[Any, ...], MetricReport] = {}
+    for metric in metrics:
+        scope = (*metric.scope[:1], *metric.scope[2:])  # without the subtask
+        key = metric.vertex, metric.operator, scope, metric.name, type(metric.value)
+        before = found.get(key)
+        value = metric.value if before is None else added(before.value, metric.value)
+        if value is not None and not isinstance(value, GaugeValue):
+            found[key] = MetricReport(metric.vertex, -1, metric.name, value, metric.operator, scope)
+    return list(found.values())
 
 
 def configuration(view: JobView) -> Document:
@@ -309,26 +338,15 @@ def configuration(view: JobView) -> Document:
 
 
 def downtime_ms(view: JobView, now_ms: float) -> float:
-    """How long the job was not running so far, from its first start on, as far back as its history goes."""
-    total, down_since, started = 0.0, None, False
-    for change in view.status_history:
-        running = change.status_name == "RUNNING"
-        if running and down_since is not None:
-            total, down_since = total + change.at_ms - down_since, None
-        elif not running and started and down_since is None:
-            down_since = change.at_ms
-        started = started or running
-    if down_since is not None and view.ended_ms is None:
-        total += max(0.0, now_ms - down_since)
-    return total
+    """How long the job was not running so far, from its first start on."""
+    since = view.down_since_ms
+    return view.downtime_ms + (0.0 if since is None else max(0.0, now_ms - since))
 
 
-def _downtime_after(view: JobView, failed_ms: float) -> float | None:
-    """From a failure until the job ran again; None when it did not."""
-    for change in view.status_history:
-        if change.at_ms >= failed_ms and change.status_name == "RUNNING":
-            return round(change.at_ms - failed_ms, 1)
-    return None
+def _downtime_after(view: JobView, failure: AttemptFailure) -> float | None:
+    """From a failure until the job ran again, maybe after more failures; None when it did not."""
+    found = next((r for r in view.recoveries if r.attempt == failure.attempt), None)
+    return None if found is None or found.running_ms is None else round(found.running_ms - failure.at_ms, 1)
 
 
 def _completed(view: JobView) -> list[CheckpointView]:

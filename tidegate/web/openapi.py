@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tidegate
+from tidegate.web.answer_schemas import ANSWERS, COMPONENTS
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
             + [{"name": name, "in": "query", "required": False, **what} for name, what in route.query.items()],
             "responses": {
                 "200": {"description": "Done.", "content": {route.content_type: {"schema": _schema(route)}}},
-                **{code: _error(text) for code, text in _ERRORS.items()},
+                **{code: _error(code, text) for code, text in _ERRORS.items()},
             },
         }
         if route.method == "POST":
@@ -76,7 +77,8 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
                 "session": {"type": "apiKey", "in": "cookie", "name": "tidegate_<port>"},
             },
             "schemas": {
-                "Error": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+                "Error": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+                **COMPONENTS,
             },
         },
     }
@@ -86,11 +88,15 @@ def _schema(route: Route) -> dict[str, Any]:
     if route.content_type == "text/event-stream":
         event = {"event": {"enum": ["job", "end"]}, "data": {"type": "string", "description": "JSON"}}
         return {"type": "object", "properties": event, "required": ["event", "data"]}
-    return {"type": "object"} if route.content_type == "application/json" else {"type": "string"}
+    return (
+        ANSWERS.get(route.name, {"type": "object"}) if route.content_type == "application/json" else {"type": "string"}
+    )
 
 
-def _error(text: str) -> dict[str, Any]:
+def _error(code: str, text: str) -> dict[str, Any]:
+    seconds = {"Retry-After": {"description": "Seconds, when it is worth another try.", "schema": {"type": "integer"}}}
     return {
         "description": text,
+        **({"headers": seconds} if code in ("409", "503") else {}),
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }

@@ -181,14 +181,14 @@ def _of_job(view: JobView, now_ms: float) -> Iterator[Metric]:
 
 
 def _of_tasks(view: JobView, now_ms: float) -> Iterator[Metric]:
-    names = {v.vertex: v.name for v in view.vertices}
+    names, operators = {v.vertex: v.name for v in view.vertices}, view.operator_names()
     points: dict[tuple[str, type], list[tuple[dict[str, Any], Any]]] = {}
     for metric in view.metrics:
         place: dict[str, Any] = {"vertex": names.get(metric.vertex, ""), "subtask": metric.subtask}
         prefix = "tidegate.task"
         if metric.operator:
             prefix = "tidegate.operator"
-            place |= {"operator": metric.scope[0] if metric.scope else "", "group": ".".join(metric.scope[2:])}
+            place |= {"operator": operators.get(metric.operator, ""), "group": ".".join(metric.scope[2:])}
         if _is_number(metric):
             points.setdefault((f"{prefix}.{metric.name}", type(metric.value)), []).append((place, metric.value))
     for (name, _), found in points.items():

@@ -68,9 +68,17 @@ def test_sources_that_cannot_tell_leave_it_open() -> None:
     assert later.lag_before == Lag(measure=WATERMARK_LAG, value=5, slack=1000)  # they could meanwhile
 
 
-def test_only_the_latest_are_kept() -> None:
+def test_the_first_and_the_latest_are_kept() -> None:
     watch = RecoveryWatch()
     for attempt in range(100):
         kept = watch.look((attempt, attempt * 10.0), True, attempt + 1, behind(1), attempt * 10.0 + 5)
-    assert [r.attempt for r in kept] == list(range(80, 100))
+    assert [r.attempt for r in kept] == [0, *range(81, 100)]
     assert all(r.running_ms is not None for r in kept)
+
+
+def test_attempts_that_fail_again_before_they_run_were_down_until_one_ran() -> None:
+    watch = RecoveryWatch()
+    watch.look((0, 100.0), False, 0, (), 100)
+    watch.look((1, 200.0), False, 1, (), 200)
+    kept = watch.look((1, 200.0), True, 2, (), 900)
+    assert [(r.attempt, r.running_ms) for r in kept] == [(0, 900), (1, 900)]

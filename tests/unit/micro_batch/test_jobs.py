@@ -31,6 +31,7 @@ from tidegate.spark.micro_batch import location as location_module
 from tidegate.spark.micro_batch import runtime as runtime_module
 from tidegate.spark.micro_batch.location import LocationError, _write
 from tidegate.spark.micro_batch.ticks import Control, _TickReader
+from tidegate.web import documents
 
 RECORDS = 200
 
@@ -584,6 +585,24 @@ def test_what_follows_from_a_failure_is_told(world: World) -> None:
     verdicts = [failure.verdict for failure in client.view().failures]
     assert verdicts[:2] == ["restart after 0.001 s"] * 2
     assert verdicts[2].startswith("no restart: ")
+
+
+def test_rates_and_recoveries_are_shown(world: World) -> None:
+    def hook(step: str, batch: int) -> None:
+        if step == "run" and batch == 1 and world.queries == 1:
+            raise KilledError("a Python worker process exited unexpectedly")
+
+    world.hook = hook
+    client = world.counting()
+    client.get_job_execution_result().result(60)
+    view = client.view()
+    (failure,) = documents.exceptions(view)["failures"]
+    assert failure["downtime_ms"] > 0
+    (source, *_), described = view.vertices, documents.vertices(view)["vertices"]
+    assert described[source.vertex]["metrics"]["numRecordsIn"] == RECORDS
+    assert sum(v["metrics"].get("numRecordsSend", 0) for v in described) == RECORDS
+    assert {"numRecordsInPerSecond", "busyTimeMsPerSecond"} <= described[source.vertex]["metrics"].keys()
+    assert documents.summary(view, 0)["records_in_per_second"] is not None
 
 
 def test_batches_are_shown_in_the_place_of_checkpoints(

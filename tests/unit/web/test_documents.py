@@ -7,17 +7,25 @@ import json
 import threading
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.web.web_kit import MARKUP, FakeJobs, sample_view
-from tidegate.common.metric_values import BUSY_MS, GaugeValue, MetricReport
-from tidegate.jobmanager.catch_up import Lag, RecoveryView
-from tidegate.jobmanager.job_view import JobView
+from tidegate.common.ids import AttemptNumber
+from tidegate.common.job_status import JobStatus
+from tidegate.common.metric_values import BUSY_MS, CounterValue, GaugeValue, MetricReport
+from tidegate.jobmanager.catch_up import Lag, RecoveryView, RecoveryWatch
+from tidegate.jobmanager.failure_history import FailureHistory
+from tidegate.jobmanager.job_publisher import StatusHistory
+from tidegate.jobmanager.job_view import JobView, OperatorView
+from tidegate.protocol.messages import FailureInfo
 from tidegate.web import documents
 from tidegate.web.access import Gate
+from tidegate.web.answer_schemas import ANSWERS
 from tidegate.web.api import ROUTES, Api
+from tidegate.web.openapi import describe
 from tidegate.web.prometheus import text
 
 
@@ -192,6 +200,58 @@ def test_every_described_path_answers() -> None:
             answer = api.answer("GET", path, {}, b"")
             assert answer.status == 200
             assert answer.content_type.startswith(route.content_type)
+
+
+def test_every_document_is_what_its_description_says() -> None:
+    """Fields that are missing, that are new and that are of another kind are found."""
+    view, description = sample_view(), describe(ROUTES)
+    api = Api(FakeJobs(view), Gate(), threading.Event())
+    last = view.checkpoints.history[-1].checkpoint_id
+    for route in ROUTES:
+        if route.method == "GET" and route.name in ANSWERS:
+            path = route.path.format(job=view.job_id, vertex=1, checkpoint=last, operator="count", state="seen")
+            schema = {**ANSWERS[route.name], "components": description["components"]}
+            jsonschema.Draft202012Validator(schema).validate(json.loads(api.answer("GET", path, {}, b"").body))
+
+
+def test_downtime_of_a_job_that_has_restarted_more_often_than_its_history_goes_back() -> None:
+    history, watch, failures, now = StatusHistory(), RecoveryWatch(), FailureHistory(), 0.0
+    history.add(JobStatus.RUNNING, AttemptNumber(0), now)
+    for attempt in range(300):
+        now += 10_000
+        failures.record(AttemptNumber(attempt), FailureInfo(summary="broken"), now)
+        history.add(JobStatus.RESTARTING, AttemptNumber(attempt), now)
+        watch.look(failures.latest, False, attempt, (), now)
+        now += 500
+        history.add(JobStatus.RUNNING, AttemptNumber(attempt + 1), now)
+        recoveries = watch.look(failures.latest, True, attempt + 1, (), now)
+    view = msgspec.structs.replace(sample_view(), failures=failures.entries, recoveries=recoveries, **history.fields())
+    assert documents.downtime_ms(view, now + 1) == 300 * 500
+    assert {f["downtime_ms"] for f in documents.exceptions(view)["failures"]} == {500}
+    history.add(JobStatus.RESTARTING, AttemptNumber(300), now)
+    history.add(JobStatus.FAILED, AttemptNumber(300), now + 70)
+    assert documents.downtime_ms(msgspec.structs.replace(view, **history.fields()), now + 9_999) == 300 * 500 + 70
+
+
+def test_names_that_are_one_to_prometheus_give_one_series() -> None:
+    view = sample_view()
+    vertex = view.vertices[1]
+    twice = tuple(OperatorView(operator_id=f"id{i}", name="Map", uid=None) for i in range(2))
+    vertices = (view.vertices[0], msgspec.structs.replace(vertex, operators=twice), *view.vertices[2:])
+    named = [(f"id{i}", name) for i in range(2) for name in ("seen", "a-b", "a_b")]
+    metrics = [MetricReport(1, 0, name, CounterValue(n), o, ("Map", "0")) for n, (o, name) in enumerate(named)]
+    metrics += [MetricReport(1, 0, "seen_total", GaugeValue(9.0), "id0", ("Map", "0"))]
+    view = msgspec.structs.replace(view, vertices=vertices, metrics=tuple(metrics))
+    lines = [line for line in text([view], 0).decode().splitlines() if line.startswith("tidegate_operator")]
+    series = [line.rpartition(" ")[0] for line in lines]
+    assert len(series) == len(set(series))
+    assert any('operator="Map#2"' in line and line.endswith(" 3.0") for line in lines)
+    assert not any(line.endswith(" 9.0") for line in lines)
+    assert {name: metric.value.count for name, metric in view.function_metrics() if metric.name == "seen"} == {
+        "Map.0.seen": 0,
+        "Map#2.0.seen": 3,
+    }
+    assert documents.totals(view.metrics)[0] == MetricReport(1, -1, "seen", CounterValue(0), "id0", ("Map",))
 
 
 def test_downtime_counts_from_the_first_start_on() -> None:

@@ -14,10 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.unit.spark.job_on_threads import start_job, until
+from tests.unit.taskmanager.small_jobs import Count, environment, ticks
 from tests.unit.web.web_kit import MARKUP, sample_view
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, JobCancelledError
 from tidegate.common.metric_values import GaugeValue, HistogramValue, MetricReport
+from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.catch_up import RecoveryView
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web.otel import OtelPush, OtelSettings
@@ -90,6 +93,20 @@ def attributes(of: Any) -> dict[str, Any]:
     return {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in of.attributes}
 
 
+def test_a_job_pushes_what_its_setting_says(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"tidegate.otel.endpoint": receiver.url, "execution.checkpointing.interval": "20 ms"}
+    env = environment({**settings, "rest.enabled": "false", "tidegate.history.size": "0"})
+    ticks(env, burst=10).key_by(lambda i: i % 3).process(Count()).uid("count").sink_to(CollectSink())
+    manager = start_job(env, monkeypatch)
+    until(lambda: manager.client.view().checkpoints.completed > 2, "checkpoints")
+    manager.client.cancel()
+    with pytest.raises(JobCancelledError):
+        manager.client.get_job_execution_result().result(30)
+    manager.join(10)
+    assert receiver.points()["tidegate.job.numberOfCompletedCheckpoints"].gauge.data_points[0].as_double > 2
+    assert {"Checkpoint", "CheckpointSubtask"} <= {span.name for span in receiver.spans()}
+
+
 def test_metrics_have_their_kinds_and_their_places(receiver: Receiver) -> None:
     view = sample_view()
     operator = view.vertices[1].operators[0].operator_id
@@ -110,7 +127,7 @@ def test_metrics_have_their_kinds_and_their_places(receiver: Receiver) -> None:
     assert points["tidegate.task.numRecordsInPerSecond"].WhichOneof("data") == "gauge"
     (sizes,) = points["tidegate.operator.sizes"].histogram.data_points
     assert (sizes.count, sizes.sum, sizes.min, sizes.max) == (3, 12.0, 2.0, 7.0)
-    assert (attributes(sizes)["operator"], attributes(sizes)["group"]) == ("count", "parser")
+    assert (attributes(sizes)["operator"], attributes(sizes)["group"]) == (f"{MARKUP} count", "parser")
     assert points["tidegate.job.numRestarts"].gauge.data_points[0].as_double == 1
     assert points["tidegate.job.lastCheckpointDuration"].gauge.data_points[0].as_double >= 0
     assert "tidegate.operator.odd" not in points  # not a number

@@ -21,6 +21,7 @@ from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.connectors.print_sink import own_streams
+from tidegate.jobmanager.catch_up import RecoveryView, RecoveryWatch
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
@@ -116,6 +117,7 @@ class BatchJob:
         self._over = False  # nothing is left to do but to tell the client
         self._thread = threading.Thread(target=self._run, name=f"tidegate-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
+        self._recoveries = RecoveryWatch()
         self._publisher = JobPublisher(plan.graph, "BATCH", width(plan.graph), self._clock.now_ms(), configuration)
         self.client = BatchJobClient(self._publisher, self.cancel)
         rest, history = RestSettings.from_configuration(configuration), History.from_configuration(configuration)
@@ -236,17 +238,22 @@ class BatchJob:
             time.sleep(_POLL_S)
 
     def _record(self, failure: FailureInfo) -> None:
-        self._failures.record(AttemptNumber(self._run_number), failure, self._clock.now_ms())
-        self._publisher.update(failures=self._failures.entries)
+        now = self._clock.now_ms()
+        self._failures.record(AttemptNumber(self._run_number), failure, now)
+        self._publisher.update(failures=self._failures.entries, recoveries=self._recovered(False, now))
+
+    def _recovered(self, running: bool, now_ms: float) -> tuple[RecoveryView, ...]:
+        return self._recoveries.look(self._failures.latest, running, self._run_number, (), now_ms)
 
     def _decided(self, verdict: str) -> None:
         self._failures.decided(verdict)
         self._publisher.update(failures=self._failures.entries)
 
     def _changed(self, status: JobStatus) -> None:
-        attempt = AttemptNumber(self._run_number)
-        self._statuses.add(status, attempt, self._clock.now_ms())
-        self._publisher.update(attempt=attempt, **self._statuses.fields())
+        attempt, now = AttemptNumber(self._run_number), self._clock.now_ms()
+        self._statuses.add(status, attempt, now)
+        recoveries = self._recovered(status is JobStatus.RUNNING, now)
+        self._publisher.update(attempt=attempt, recoveries=recoveries, **self._statuses.fields())
         log.info("job %s (%s) is %s", self._plan.graph.name, self._job_id, status.name)
 
 

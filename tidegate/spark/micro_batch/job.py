@@ -33,6 +33,7 @@ from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.boundedness import unbounded_vertices
+from tidegate.jobmanager.catch_up import RecoveryWatch
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
@@ -137,6 +138,7 @@ class MicroBatchJob:
         self._over = False
         self._thread = threading.Thread(target=self._run, name=f"tidegate-micro-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
+        self._recoveries = RecoveryWatch()  # an attempt runs, as it sees it, when its first batch is done
         self._batches = Batches(options.read(configuration, options.CHECKPOINT_HISTORY_SIZE))
         self._totals = Totals()
         self._states: dict[tuple[int, int, str, str], StateReport] = {}  # of each subtask, as it said last
@@ -410,15 +412,17 @@ class MicroBatchJob:
         this driver has run, also when the attempt has failed before."""
         self._reported = None
         self.client.deliver(report.collected())
-        self._totals.add(report)
         stopped = self._finish_savepoint(report)
         now = self._clock.now_ms()
+        self._totals.add(report, self._batch_began_ms, now)
         taken = any(task.snapshot for task in report.tasks)
         self._batches.add(report, AttemptNumber(self._attempt), taken, self._batch_began_ms, now)
         self._publisher.accumulators = self._totals.accumulators()
         self._states.update({(s.vertex, s.subtask, s.operator_id, s.state): s for s in report.states()})
+        metrics = self._totals.metrics()
         self._publisher.update(
-            metrics=self._totals.metrics(),
+            metrics=metrics,
+            recoveries=self._recoveries.look(self._failures.latest, True, self._attempt, metrics, now),
             checkpoints=self._batches.view(),
             states=states_of(self._graph, self._publisher.queries, self._states.values()),
         )
@@ -444,8 +448,10 @@ class MicroBatchJob:
 
     # ------------------------------------------------------------ what is shown
     def _record(self, failure: FailureInfo) -> None:
-        self._failures.record(AttemptNumber(self._attempt), failure, self._clock.now_ms())
-        self._publisher.update(failures=self._failures.entries)
+        now = self._clock.now_ms()
+        self._failures.record(AttemptNumber(self._attempt), failure, now)
+        recoveries = self._recoveries.look(self._failures.latest, False, self._attempt, (), now)
+        self._publisher.update(failures=self._failures.entries, recoveries=recoveries)
 
     def _decided(self, verdict: str) -> None:
         self._failures.decided(verdict)

@@ -7,7 +7,22 @@ from collections import deque
 
 from tidegate.common.accumulators import dump, merge_all
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
-from tidegate.common.metric_values import NUM_RECORDS_IN, NUM_RECORDS_OUT, CounterValue, MetricReport
+from tidegate.common.metric_values import (
+    BUSY_MS,
+    IDLE_MS,
+    NUM_RECORDS_IN,
+    NUM_RECORDS_IN_RATE,
+    NUM_RECORDS_OUT,
+    NUM_RECORDS_OUT_RATE,
+    NUM_RECORDS_SEND,
+    NUM_RECORDS_SEND_RATE,
+    CounterValue,
+    GaugeValue,
+    MeterValue,
+    MetricReport,
+    MetricValue,
+    added,
+)
 from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
 from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.fault_tolerance.checkpoint_view import (
@@ -102,26 +117,48 @@ class Totals:
     def __init__(self) -> None:
         self._metrics: dict[tuple[int, int, str, str, tuple[str, ...]], MetricReport] = {}
         self._accumulators = b""
+        self._added_ms: float | None = None
 
-    def add(self, report: BatchReport) -> None:
+    def add(self, report: BatchReport, began_ms: float, now_ms: float) -> None:
+        """Rates and shares are over the time since the batch before, the pause between them included; `began_ms` of
+        this batch counts for the first."""
+        passed = max(1.0, now_ms - (began_ms if self._added_ms is None else self._added_ms))
+        self._added_ms = now_ms
         for task in report.tasks:
-            self._count(MetricReport(task.vertex, task.subtask, NUM_RECORDS_IN, CounterValue(task.records_in)))
-            self._count(MetricReport(task.vertex, task.subtask, NUM_RECORDS_OUT, CounterValue(task.records_out)))
+            busy = round(min(1000.0, task.took_ms * 1000 / passed), 1)
+            own: dict[str, MetricValue] = {
+                NUM_RECORDS_IN: CounterValue(task.records_in),
+                NUM_RECORDS_OUT: CounterValue(task.records_out),
+                NUM_RECORDS_IN_RATE: MeterValue(task.records_in, task.records_in * 1000 / passed),
+                NUM_RECORDS_OUT_RATE: MeterValue(task.records_out, task.records_out * 1000 / passed),
+                BUSY_MS: GaugeValue(busy),
+                IDLE_MS: GaugeValue(round(1000.0 - busy, 1)),
+            }
+            if task.given is not None:
+                own[NUM_RECORDS_SEND] = CounterValue(task.given)
+                own[NUM_RECORDS_SEND_RATE] = MeterValue(task.given, task.given * 1000 / passed)
+            for name, value in own.items():
+                self._count(MetricReport(task.vertex, task.subtask, name, value), passed)
             for metric in task.metrics:
-                self._count(metric)
+                self._count(metric, passed)
         new = [task.accumulators for task in report.tasks if task.accumulators]
         if new:
             parts = [found for part in (self._accumulators, *new) if part for found in pickle.loads(part)]
             self._accumulators = dump([merge_all(parts)])
 
-    def _count(self, metric: MetricReport) -> None:
-        """Functions begin anew with every batch: counters are added up, of the others the latest one counts."""
+    def _count(self, metric: MetricReport, passed_ms: float) -> None:
+        """Functions begin anew with every batch: what can be added up is, of gauges the latest one counts."""
         key = metric.vertex, metric.subtask, metric.name, metric.operator, metric.scope
-        before = self._metrics.get(key)
-        if before is not None and isinstance(before.value, CounterValue) and isinstance(metric.value, CounterValue):
-            value = CounterValue(before.value.count + metric.value.count)
-            metric = MetricReport(metric.vertex, metric.subtask, metric.name, value, metric.operator, metric.scope)
-        self._metrics[key] = metric
+        value, before = metric.value, self._metrics.get(key)
+        if isinstance(value, MeterValue):  # the functions' own rate is that of a batch, without what is between them
+            value = MeterValue(value.count, value.count * 1000 / passed_ms)
+            if before is not None and isinstance(before.value, MeterValue):
+                value = MeterValue(before.value.count + value.count, value.rate)
+        elif before is not None:
+            value = added(before.value, value) or value
+        self._metrics[key] = MetricReport(
+            metric.vertex, metric.subtask, metric.name, value, metric.operator, metric.scope
+        )
 
     def metrics(self) -> tuple[MetricReport, ...]:
         return tuple(self._metrics.values())

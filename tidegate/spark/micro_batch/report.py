@@ -33,6 +33,7 @@ class TaskReport:
     subtask: int
     records_in: int
     records_out: int
+    given: int | None  # to the outside, by its sinks; None: it has none
     ended: bool  # all input was processed, in this batch or before
     reads: bool  # a source, whose `records_in` it has read
     state_bytes: int = 0  # written to Spark's state store

@@ -25,6 +25,7 @@ import cloudpickle
 import msgspec
 
 from tidegate.common.ids import AttemptNumber, ChannelAddress, OperatorId, SubtaskIndex
+from tidegate.common.metric_values import MetricReport
 from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.fault_tolerance.none.task import Unprotected
@@ -75,6 +76,7 @@ from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.state_reads import StateReads
 from tidegate.taskmanager.task import Task, TaskChannels, TaskState
+from tidegate.taskmanager.task_figures import event_time_of, figures_of_source, records_given
 from tidegate.taskmanager.timers import OperatorTimers
 from tidegate.taskmanager.user_report import UserReport
 
@@ -357,7 +359,7 @@ class MicroBatchTask:
         return dataclasses.replace(
             self._report(task, ended),
             state_bytes=written,
-            metrics=users.metrics,
+            metrics=(*self._figures(task), *users.metrics),
             accumulators=accumulators,
             committables=tuple(committables),
             collected=tuple(self._collected),
@@ -372,8 +374,16 @@ class MicroBatchTask:
 
     def _report(self, task: Task | None, ended: bool) -> TaskReport:
         vertex = self._vertex
-        read = 0 if task is None else task.records_in
-        return TaskReport(int(vertex.vertex_id), int(self._subtask), read, 0, ended, vertex.is_source)
+        read, given = (0, None) if task is None else (task.records_in, records_given(task))
+        return TaskReport(int(vertex.vertex_id), int(self._subtask), read, 0, given, ended, vertex.is_source)
+
+    def _figures(self, task: Task) -> Iterator[MetricReport]:
+        """Where the task is; how much it has done the driver counts."""
+        values, source = event_time_of(task), task.chain.source
+        if source is not None:
+            values |= figures_of_source(source, self._host.clock.now_ms())
+        for name, value in values.items():
+            yield MetricReport(self._vertex.vertex_id, self._subtask, name, value)
 
     def _counted(self, reads: StateReads, figures: Figures) -> Iterator[StateReport]:
         """The states of the task with what all their buckets have, and not only those that are loaded."""

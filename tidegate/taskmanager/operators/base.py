@@ -50,6 +50,7 @@ class Operator:
         self.output_watermark: Callable[[int], None] = ignore  # to everything that reads this operator
         self.output_status: Callable[[bool], None] = ignore  # idle or active, likewise
         self.current_watermark = MIN_WATERMARK
+        self.given: int | None = None  # records that went to the outside so far; None: it is no sink
         self.limit = context.limit
         self.left: RecordBatch | None = None  # of the last batch, when the time was up; whoever gave it takes it back
 

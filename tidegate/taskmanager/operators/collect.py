@@ -28,6 +28,7 @@ class CollectOperator(Operator):
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
+        self.given: int = 0
         self._values: list[Any] = []  # since the last chunk was cut
         self._next_seq = 0
         self._fresh: list[tuple[int, bytes]] = []  # (seq, pickled values) since the last barrier, in order
@@ -55,6 +56,7 @@ class CollectOperator(Operator):
         return self._sent - self._acknowledged < _MAX_UNACKNOWLEDGED
 
     def process(self, batch: RecordBatch) -> None:
+        self.given += len(batch.values)
         self._values.extend(batch.values)
         if not self.context.settings.checkpointing:
             # Without checkpoints there is nothing to wait for; a source that pauses must not hold results back.

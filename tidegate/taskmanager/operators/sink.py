@@ -49,6 +49,7 @@ class SinkOperator(Operator, HandsOverCommittables):
         self._commit_up_to = CheckpointId(0)  # the highest checkpoint known to be complete
         self._retried = context.metrics.counter("retriedCommittables")  # the names are Flink's
         context.metrics.gauge("pendingCommittables", lambda: len(self._waiting))
+        self.given: int = 0
 
     def open(self) -> None:
         c = self.context
@@ -90,6 +91,7 @@ class SinkOperator(Operator, HandsOverCommittables):
             self._writer.write_batch(batch.values, batch.timestamps)
         except Exception as error:
             self.fail("write_batch()", error)  # which record of the batch it was only the writer knows
+        self.given += len(batch.values)
 
     def finish(self) -> None:
         self._flush(end_of_input=True)
@@ -222,6 +224,10 @@ class _InvokeContext(SinkFunction.Context):
 class SinkFunctionOperator(FunctionOperator):
     """The old style of sink: a function called once per record."""
 
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self.given: int = 0
+
     def process(self, batch: RecordBatch) -> None:
         taken, rest = self.limit.take(batch.values)
         try:
@@ -237,4 +243,5 @@ class SinkFunctionOperator(FunctionOperator):
                     function(v)
         except Exception as error:
             self.fail_at("invoke()", error, taken, rest)
+        self.given += len(taken)
         self.taken(batch, taken)
