@@ -39,13 +39,16 @@ class SimStorageThreads:
     def write(self, what: str, do: Callable[[], object], folder: str) -> bool:
         return self._add(Lane.WRITES, Work(what, do, frozenset([folder])))
 
+    def write_savepoint(self, what: str, do: Callable[[], object], folder: str) -> bool:
+        return self._add(Lane.SAVEPOINTS, Work(what, do, frozenset([folder])))
+
     def delete(self, what: str, do: Callable[[], object], folders: Collection[str] | None) -> bool:
         return self._add(Lane.DELETIONS, Work(what, do, None if folders is None else frozenset(folders)))
 
     def look(self, what: str, do: Callable[[], object]) -> bool:
         return self._add(Lane.LOOKS, Work(what, do))
 
-    def warn_of_hanging(self) -> None: ...
+    def watch(self) -> None: ...
 
     def close(self, last: Callable[[], object], patience_s: float) -> Closed:
         raise AssertionError("the simulator calls finish")

@@ -46,8 +46,11 @@ class StorageWork:
             done(error)
 
         kind = f"savepoint {target}" if target else f"checkpoint {metadata.checkpoint_id}"
-        folder = target or checkpoint_directory(metadata.checkpoint_id)
-        self._threads.write(f"writing the metadata of {kind}", write, folder)
+        what = f"writing the metadata of {kind}"
+        if target:
+            self._threads.write_savepoint(what, write, target)
+        else:
+            self._threads.write(what, write, checkpoint_directory(metadata.checkpoint_id))
 
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
         target = instruction.target
@@ -90,9 +93,9 @@ class StorageWork:
         """Something else that may block. False after the end of the job: then it is not done."""
         return self._threads.look(what, do)
 
-    def warn_of_hanging(self) -> None:
-        """To be called every few seconds."""
-        self._threads.warn_of_hanging()
+    def watch(self) -> None:
+        """To be called every few seconds: tells of what hangs."""
+        self._threads.watch()
 
     def close(self) -> Closed:
         """Waits for what was asked for, and closes the storage; not for ever."""

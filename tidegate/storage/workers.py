@@ -1,7 +1,9 @@
 """The threads on which a job's host talks to its storage, so that one call that hangs holds up nothing else.
 
-What is written, what is deleted and what is only looked at have a thread each; `work_queues` says in which order things
-are done.
+Each lane of `work_queues`, which says in which order things are done, has a thread. One that has not come back for long
+is left behind at what it does, and another takes its place: a write that hangs stops neither the checkpoints after it
+nor savepoints to other stores. A few at most: a store in which everything hangs gets no more threads. Deletions, whose
+order matters, are never done by two.
 
 The threads are daemons: a program ends also while one of them hangs.
 """
@@ -20,6 +22,8 @@ from tidegate.storage.work_queues import Lane, Work, WorkQueues
 log = logging.getLogger("tidegate.storage")
 
 WARN_AFTER_S = 5.0
+LEAVE_AFTER_S = 30.0
+_MAX_LEFT_BEHIND = 4  # of a lane
 _MAX_WAITING = 10_000  # deletions behind one that hangs
 
 
@@ -30,38 +34,47 @@ class Closed(enum.Enum):
     GIVEN_UP = "something hung and was left behind"
 
 
-@dataclass
+@dataclass(eq=False)
 class _Running:
+    lane: Lane
     work: Work
     since: float
     warn_at: float
     warned: bool = False
+    left_behind: bool = False  # its thread ends when it comes back
 
 
 class StorageThreads:
-    """`write`, `delete` and `look` from any thread, until `close`; `warn_of_hanging` now and then, at least every few
-    seconds. Work has to deal with its own errors: what it raises is only logged."""
+    """`write`, `write_savepoint`, `delete` and `look` from any thread, until `close`; `watch` now and then, at least
+    every few seconds. Work has to deal with its own errors: what it raises is only logged. Writes may be done side by
+    side, into different folders."""
 
-    def __init__(self, where: str, *, warn_after_s: float) -> None:
+    def __init__(self, where: str, *, warn_after_s: float, leave_after_s: float = LEAVE_AFTER_S) -> None:
         """`where`: the storage's name for people."""
         self._where = where
         self._warn_after_s = warn_after_s
+        self._leave_after_s = leave_after_s
         self._changed = threading.Condition()  # guards everything below
         self._queues = WorkQueues()
-        self._running: dict[Lane, _Running] = {}  # what each thread is at
+        self._running: list[_Running] = []  # what each thread is at
         self._done = 0  # how much has ended
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._run, args=(lane,), name=f"tidegate-storage-{lane.value}", daemon=True)
-            for lane in Lane
-        ]
-        for thread in self._threads:  # at once: at the end of a program none can be started any more
-            thread.start()
+        for lane in Lane:  # at once: at the end of a program none can be started any more
+            self._start(lane)
+
+    def _start(self, lane: Lane) -> None:
+        name = f"tidegate-storage-{lane.value}"
+        threading.Thread(target=self._run, args=(lane,), name=name, daemon=True).start()
 
     def write(self, what: str, do: Callable[[], object], folder: str) -> bool:
-        """False, and nothing is done, after `close`; so with the other two."""
+        """False, and nothing is done, after `close`; so with the other three."""
         with self._changed:
             return self._add(Lane.WRITES, Work(what, do, frozenset([folder])))
+
+    def write_savepoint(self, what: str, do: Callable[[], object], folder: str) -> bool:
+        """To a folder of its own, perhaps in another store."""
+        with self._changed:
+            return self._add(Lane.SAVEPOINTS, Work(what, do, frozenset([folder])))
 
     def delete(self, what: str, do: Callable[[], object], folders: Collection[str] | None) -> bool:
         """`folders`: those whose content it deletes; None: it may be any, so all writes come first."""
@@ -75,20 +88,30 @@ class StorageThreads:
         with self._changed:
             return self._add(Lane.LOOKS, Work(what, do))
 
-    def warn_of_hanging(self) -> None:
+    def watch(self) -> None:
+        """Tells of what hangs, and gives its lane another thread when it has hung for long."""
         now = time.monotonic()
         with self._changed:
-            for lane, running in self._running.items():
+            for running in self._running:
                 if now >= running.warn_at:
                     running.warned = True
                     running.warn_at = now + max(self._warn_after_s, now - running.since)
                     log.warning(
-                        "%s: %s has not returned for %.0f s; %d more wait for it",
+                        "%s: %s has not returned for %.0f s; %d more wait %s",
                         self._where,
                         running.work.what,
                         now - running.since,
-                        self._queues.waiting(lane),
+                        self._queues.waiting(running.lane),
+                        "beside it" if running.left_behind else "for it",
                     )
+                if now >= running.since + self._leave_after_s and self._may_be_left(running):
+                    running.left_behind = True
+                    self._start(running.lane)
+
+    def _may_be_left(self, running: _Running) -> bool:
+        left = sum(other.left_behind and other.lane is running.lane for other in self._running)
+        replaceable = running.lane is not Lane.DELETIONS and not running.left_behind
+        return replaceable and not self._closed and left < _MAX_LEFT_BEHIND
 
     def close(self, last: Callable[[], object], patience_s: float) -> Closed:
         """Take on nothing more and wait for what was asked for, then for `last`, which runs behind everything else.
@@ -118,13 +141,13 @@ class StorageThreads:
         return True
 
     def _give_up(self) -> None:
-        for lane, running in self._running.items():
+        for running in self._running:
             log.warning(
                 "%s: %s has not returned for %.0f s and is not waited for any longer; %d more are left undone",
                 self._where,
                 running.work.what,
                 time.monotonic() - running.since,
-                self._queues.waiting(lane),
+                self._queues.waiting(running.lane),
             )
         self._queues.drop()
 
@@ -137,15 +160,18 @@ class StorageThreads:
                         return
                     self._changed.wait()
                 now = time.monotonic()
-                running = self._running[lane] = _Running(work, now, now + self._warn_after_s)
+                running = _Running(lane, work, now, now + self._warn_after_s)
+                self._running.append(running)
             try:
                 work.do()
             except Exception:
                 log.exception("%s: %s failed", self._where, work.what)
             with self._changed:
-                del self._running[lane]
+                self._running.remove(running)
                 self._done += 1
                 self._queues.ended(lane, work)
                 if running.warned:
                     log.warning("%s: %s took %.0f s", self._where, work.what, time.monotonic() - running.since)
                 self._changed.notify_all()
+                if running.left_behind:
+                    return

@@ -70,6 +70,67 @@ def test_a_write_that_hangs_stops_only_the_deletions_that_concern_it(threads, re
     assert recorder.done == ["delete 0", "write 1", "delete 1", "orphans", "after the orphans"]
 
 
+@pytest.fixture
+def impatient():
+    """Threads that leave one behind as soon as `watch` looks."""
+    return StorageThreads("s3://bucket/job", warn_after_s=0.0, leave_after_s=0.0)
+
+
+def until_begun(threads, what):
+    """Has a thread at `what`, so that `watch` finds it there."""
+    end = time.monotonic() + 10
+    while not any(running.work.what == what for running in threads._running) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_write_that_hangs_is_left_behind_and_the_next_ones_go_on(impatient, recorder):
+    impatient.write("the first", recorder.do("first", hang=True), "chk-1")
+    until_begun(impatient, "the first")
+    for n in (2, 3):
+        impatient.write("writing", recorder.do(f"write {n}"), f"chk-{n}")
+    impatient.write("into the same folder", recorder.do("same folder"), "chk-1")
+    impatient.write("writing", recorder.do("write 4"), "chk-4")
+    impatient.watch()
+    recorder.wait_for("write 2", "write 3", "write 4")
+    assert "same folder" not in recorder.done
+    recorder.gate.set()
+    recorder.wait_for("first", "same folder")
+    assert recorder.done.index("first") < recorder.done.index("same folder")
+    assert impatient.close(recorder.do("last"), 10) is Closed.ALL_DONE
+
+
+def test_a_store_in_which_everything_hangs_gets_only_a_few_threads(impatient, recorder):
+    for n in range(20):
+        impatient.write(f"write {n}", recorder.do(f"{n}", hang=True), f"chk-{n}")
+    for n in range(8):
+        until_begun(impatient, f"write {n}") if n < 5 else None
+        impatient.watch()
+    assert [running.work.what for running in impatient._running] == [f"write {n}" for n in range(5)]
+    recorder.gate.set()
+    assert impatient.close(recorder.do("last"), 10) is Closed.ALL_DONE
+    assert len(recorder.done) == 21
+
+
+def test_deletions_are_never_done_by_two(impatient, recorder):
+    impatient.delete("the first", recorder.do("first", hang=True), ["chk-1"])
+    until_begun(impatient, "the first")
+    impatient.delete("deleting", recorder.do("second"), ["chk-2"])
+    impatient.watch()
+    time.sleep(0.1)
+    assert recorder.done == []
+
+
+def test_savepoints_and_checkpoints_do_not_wait_for_each_other(threads, recorder):
+    threads.write_savepoint("the savepoint", recorder.do("savepoint", hang=True), "s3://elsewhere/savepoint")
+    threads.write("writing", recorder.do("checkpoint"), "chk-1")
+    threads.delete("deleting", recorder.do("savepoint deleted"), ["s3://elsewhere/savepoint"])
+    recorder.wait_for("checkpoint")
+    assert recorder.done == ["checkpoint"]
+    recorder.gate.set()
+    recorder.wait_for("savepoint deleted")
+    assert recorder.done == ["checkpoint", "savepoint", "savepoint deleted"]
+
+
 def test_each_thread_keeps_the_order(threads, recorder):
     for n in range(50):
         threads.write("writing", recorder.do(f"w{n}"), "chk")
@@ -84,8 +145,8 @@ def test_each_thread_keeps_the_order(threads, recorder):
 def test_what_hangs_is_told_of_by_name_and_when_it_returns(threads, recorder, caplog):
     threads.write("writing the metadata of checkpoint 7", recorder.do("write", hang=True), "chk-7")
     time.sleep(0.1)
-    threads.warn_of_hanging()
-    threads.warn_of_hanging()  # not again at once
+    threads.watch()
+    threads.watch()  # not again at once
     (line,) = caplog.messages
     assert line.startswith("s3://bucket/job: writing the metadata of checkpoint 7 has not returned for 0 s")
     recorder.gate.set()
@@ -94,11 +155,12 @@ def test_what_hangs_is_told_of_by_name_and_when_it_returns(threads, recorder, ca
     assert "writing the metadata of checkpoint 7 took" in caplog.messages[-1]
 
 
-@pytest.mark.parametrize("lane", ["write", "delete", "look"])
+@pytest.mark.parametrize("lane", ["write", "write_savepoint", "delete", "look"])
 def test_the_end_does_not_wait_for_ever(threads, recorder, caplog, lane):
     hanging = recorder.do("it", hang=True)
     {
         "write": lambda: threads.write("writing", hanging, "chk-1"),
+        "write_savepoint": lambda: threads.write_savepoint("writing", hanging, "elsewhere"),
         "delete": lambda: threads.delete("deleting", hanging, ["chk-1"]),
         "look": lambda: threads.look("looking", hanging),
     }[lane]()

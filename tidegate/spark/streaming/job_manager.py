@@ -294,7 +294,7 @@ class JobManager(InstructionCarrier):
             if asking is not None and asking <= now:
                 self.carry_out(self._queries.on_tick(now))
             self._published.publish_if_due(now)
-            self._storage_work.warn_of_hanging()
+            self._storage_work.watch()
             if self._slot_wait is not None:
                 self._slot_wait.look(len(self._master.members), now)
 
