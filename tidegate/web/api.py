@@ -43,7 +43,10 @@ _SCRIPT = "text/javascript; charset=utf-8"
 _STATIC = {  # the page: path -> file, content type
     "/": ("index.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
-    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("app", "dom", "graph", "metrics", "state", "views")},
+    **{
+        f"/{name}.js": (f"{name}.js", _SCRIPT)
+        for name in ("app", "checkpoints", "dom", "figures", "graph", "metrics", "plot", "state", "views")
+    },
 }
 _SESSIONS = (("POST", "/v1/login"), ("POST", "/v1/logout"))
 JSON = "application/json"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from tests.unit.web.web_kit import FakeJobs
+from tidegate.web.rest import RestServer
 
 
 class Page:
@@ -34,7 +37,7 @@ class Page:
         return list(self.browser.find_elements("css selector", selector))
 
     def texts(self, selector: str) -> list[str]:
-        """Of all elements that there are at one moment: the page is drawn anew whenever the job changes."""
+        """Of all elements that there are at one moment: what they say changes with the job."""
         code = "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText ?? e.textContent)"
         return list(self.script(code, selector))
 
@@ -60,3 +63,21 @@ class Page:
     @property
     def complaints(self) -> list[str]:
         return [e["message"] for e in self.browser.get_log("browser") if e["level"] == "SEVERE"]
+
+
+class FakePage(Page):
+    """Of a fake of a job, which the test changes."""
+
+    def __init__(self, browser: Any, rest: RestServer, jobs: FakeJobs) -> None:
+        super().__init__(browser, rest.start(), rest.token, jobs.shown.job_id)
+        self.rest, self.jobs = rest, jobs
+
+    @classmethod
+    def over(cls, browser: Any, jobs: FakeJobs) -> Iterator[FakePage]:
+        """For a fixture."""
+        rest = RestServer(jobs)
+        found = cls(browser, rest, jobs)
+        browser.get_log("browser")
+        yield found
+        browser.get("about:blank")
+        rest.close()

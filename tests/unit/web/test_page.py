@@ -9,36 +9,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.web.page_kit import Page
+from tests.unit.web.page_kit import FakePage
 from tests.unit.web.web_kit import MARKUP, FakeJobs, sample_view
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
 from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStats
 from tidegate.fault_tolerance.checkpoint_view import CheckpointViews
-from tidegate.web.rest import RestServer
 
 pytestmark = pytest.mark.timeout(300)
 
 STATIC = Path(__file__).parents[3] / "tidegate" / "web" / "static"
 
 
-class FakePage(Page):
-    """Of a fake of a job, which the test changes."""
-
-    def __init__(self, browser: Any, rest: RestServer, jobs: FakeJobs) -> None:
-        super().__init__(browser, rest.start(), rest.token, jobs.shown.job_id)
-        self.rest, self.jobs = rest, jobs
-
-
 @pytest.fixture
 def page(browser: Any) -> Iterator[FakePage]:
-    jobs = FakeJobs(sample_view())
-    rest = RestServer(jobs)
-    found = FakePage(browser, rest, jobs)
-    browser.get_log("browser")
-    yield found
-    browser.get("about:blank")
-    rest.close()
+    yield from FakePage.over(browser, FakeJobs(sample_view()))
 
 
 def test_the_first_load_is_small_and_asks_no_other_host() -> None:
@@ -91,7 +76,15 @@ def test_checkpoints_with_a_plot_and_the_details_of_one(page: FakePage) -> None:
     last = page.jobs.shown.checkpoints.history[-2].checkpoint_id
     page.press(f'[data-key="cp-{last}"]')
     page.wait(lambda: page.all("section[aria-label=checkpoint] tbody tr"))
-    assert "min / median / max" in page.text
+    foot = page.script(
+        "return [...document.querySelectorAll('section[aria-label=checkpoint] tfoot')].map((foot) =>"
+        " [...foot.rows].map((row) => [...row.cells].slice(0, 2).map((cell) => cell.innerText)))"
+    )
+    assert len(foot) == 2
+    for rows in foot:
+        assert [row[0] for row in rows] == ["minimum", "median", "maximum"]
+        assert all(row[1].endswith("s") for row in rows)
+    assert "Median of the latest" in page.text
     assert "Restores" in page.text
     assert "execution.checkpointing.interval" in page.text
     assert page.complaints == []

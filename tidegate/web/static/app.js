@@ -1,14 +1,17 @@
 // What is shown follows the address (#/ or #/job/ID/TAB); a job's page is brought up to date by server-sent events.
 
-import { badge, el, show } from "./dom.js";
-import { metricsView } from "./metrics.js";
+import { checkpointsView } from "./checkpoints.js";
+import { badge, el, show, tell } from "./dom.js";
+import { configView, metricsView } from "./metrics.js";
 import { stateView } from "./state.js";
-import { checkpointsView, configView, failuresView, jobsView, overview } from "./views.js";
+import { failuresView, jobsView, overview } from "./views.js";
 
 const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["failures", "Failures"], ["state", "State"], ["metrics", "Metrics"], ["config", "Configuration"]];
 const ENDED = ["FINISHED", "CANCELED", "FAILED", "SUSPENDED"];
+const LIST_MS = 2_000;  // between two looks at the list of jobs
+const RETRY_MS = 5_000;  // after events were refused
 const main = document.getElementById("main"), live = document.getElementById("live"), message = document.getElementById("message");
-const state = { access: null, job: null, vertex: null, checkpoint: null, filter: "", events: null, timer: null, drawing: 0 };
+const state = { access: null, job: null, vertex: null, checkpoint: null, filter: "", settings: { filter: "", given: false }, events: null, timer: null, drawing: 0, trouble: false };  // trouble: the message is of something that may pass by itself
 
 class Refused extends Error {
   constructor(status, text) { super(text); this.status = status; }
@@ -38,7 +41,8 @@ async function look(path) {
 }
 
 function say(text, bad = false) {
-  message.textContent = text;
+  tell(message, text);
+  state.trouble = false;
   message.className = bad ? "bad" : "";
   message.hidden = !text;
 }
@@ -63,20 +67,21 @@ async function begin() {
 
 function login() {
   leave();
+  state.access = null;
   const token = el("input", { type: "password", id: "token", autocomplete: "off", required: true });
   const enter = async (event) => {
     event.preventDefault();
     try {
-      await call("POST", "/v1/login", { token: token.value.trim() });
+      await call("POST", "/v1/login", { token: event.target.elements.token.value.trim() });
       say("");
       begin();
     } catch (error) { say(error.message, true); }
   };
   document.getElementById("logout").hidden = true;
-  show(main, el("form", { class: "panel login", onsubmit: enter }, el("h1", {}, "Log in"),
+  show(main, el("form", { class: "panel login", key: "login", onsubmit: enter }, el("h1", {}, "Log in"),
     el("p", { class: "soft" }, "The command ", el("code", {}, "tidegate ui"), " opens this page with its token; that of a single job is in its file below ~/.local/state/tidegate/jobs."),
     el("label", {}, "Token", token), el("button", { type: "submit" }, "Log in")));
-  token.focus();
+  document.getElementById("token").focus();
 }
 
 document.getElementById("logout").addEventListener("click", async () => {
@@ -86,12 +91,18 @@ document.getElementById("logout").addEventListener("click", async () => {
 
 // ---------------------------------------------------------------- addresses
 
-function leave() {
+// Nothing is asked of the server any more, until `watch`.
+function rest() {
   state.events?.close();
-  clearInterval(state.timer);
-  Object.assign(state, { events: null, timer: null, job: null, vertex: null, checkpoint: null });
+  clearTimeout(state.timer);
+  Object.assign(state, { events: null, timer: null });
+}
+
+function leave() {
+  rest();
+  Object.assign(state, { job: null, vertex: null, checkpoint: null, filter: "" });
   seen.clear();
-  live.textContent = "";
+  tell(live, "");
 }
 
 function where() {
@@ -101,45 +112,82 @@ function where() {
 
 function route() {
   const { id } = where();
-  if (id === null) {
+  if (id === null || state.job?.job_id !== id) {
     leave();
-    document.title = "Tidegate";
-    listJobs();
-    state.timer = setInterval(listJobs, 2000);
-  } else if (state.job?.job_id !== id) {
-    leave();
-    listen(id);
+    if (id === null) document.title = "Tidegate";
+    watch();
   }
   draw();
 }
 
-async function guarded(work) {
+// A browser has few connections to a host, for all its tabs together: a tab that nobody sees gives its own back.
+function watch() {
+  rest();
+  if (document.hidden || !state.access || over()) return;
+  const { id } = where();
+  if (id === null) watchJobs();
+  else listen(id);
+}
+
+document.addEventListener("visibilitychange", watch);
+
+// passing: the work is done again by itself, and what it has to say goes when it succeeds.
+async function guarded(work, passing = true) {
   try {
     await work();
+    if (passing && state.trouble) say("");
   } catch (error) {
     if (error instanceof Refused && error.status === 401) login();
-    else if (error instanceof Refused) say(error.message, true);
-    else if (over()) {
-      live.textContent = "the job has ended";
+    else if (error instanceof Refused) {
+      say(error.message, true);
+      state.trouble = passing;
+    } else if (over()) {
+      tell(live, "the job has ended");
       say("The job has ended, and its port is closed. The command tidegate ui shows all of it.", true);
-    } else live.textContent = "not connected";
+    } else tell(live, "not connected");
   }
 }
 
-function listJobs() {
-  return guarded(async () => {
+async function watchJobs() {
+  await guarded(async () => {
     const { jobs } = await call("GET", "/v1/jobs");
-    if (where().id === null) { show(main, jobsView(jobs)); live.textContent = `${jobs.length} ${jobs.length === 1 ? "job" : "jobs"}`; }
+    if (where().id === null) { show(main, el("div", { key: "jobs" }, jobsView(jobs))); tell(live, `${jobs.length} ${jobs.length === 1 ? "job" : "jobs"}`); }
   });
+  if (where().id === null && state.access && !document.hidden) again(watchJobs, LIST_MS);
+}
+
+function again(work, ms) {
+  clearTimeout(state.timer);
+  state.timer = setTimeout(work, ms);
 }
 
 function listen(id) {
-  guarded(async () => { state.job = await call("GET", `/v1/jobs/${encodeURIComponent(id)}`); await draw(); });
+  lookAt(id);
   const events = new EventSource(`/v1/jobs/${encodeURIComponent(id)}/events`);
   state.events = events;
-  events.addEventListener("job", (event) => { state.job = JSON.parse(event.data); live.textContent = "live"; draw(); });
-  events.addEventListener("end", () => { events.close(); live.textContent = "the job has ended"; });
-  events.onerror = () => { if (events.readyState !== EventSource.CLOSED) live.textContent = "not connected"; };
+  const mine = (work) => (event) => { if (state.events === events) work(event); };
+  events.addEventListener("job", mine((event) => { state.job = JSON.parse(event.data); tell(live, "live"); draw(); }));
+  events.addEventListener("silent", mine(() => tell(live, "the job does not answer")));
+  events.addEventListener("end", mine(() => {
+    rest();
+    tell(live, over() ? "the job has ended" : "not connected");
+    if (!over()) again(() => listen(id), RETRY_MS);  // only the server has
+  }));
+  events.onerror = mine(() => {
+    const refused = events.readyState === EventSource.CLOSED;  // otherwise the browser tries again by itself
+    tell(live, refused ? "not live" : "not connected");
+    if (refused) again(() => listen(id), RETRY_MS);
+  });
+}
+
+// Without events: also finds out why they are refused.
+function lookAt(id) {
+  return guarded(async () => {
+    const job = await call("GET", `/v1/jobs/${encodeURIComponent(id)}`);
+    if (where().id !== id) return;
+    state.job = job;
+    await draw();
+  });
 }
 
 // ---------------------------------------------------------------- a job
@@ -157,17 +205,17 @@ function draw() {
       const known = answer.checkpoints.some((c) => c.id === state.checkpoint);
       const detail = known ? await look(`${base}/checkpoints/${state.checkpoint}`) : null;
       content = checkpointsView(answer, detail, (n) => { state.checkpoint = state.checkpoint === n ? null : n; draw(); });
-    } else if (tab === "failures") content = failuresView(await look(`${base}/exceptions`));
+    } else if (tab === "failures") content = failuresView(await look(`${base}/exceptions`), over());
     else if (tab === "metrics") content = metricsView(await look(`${base}/metrics`), job, state.filter, (text) => { state.filter = text; draw(); });
-    else if (tab === "state") content = stateView(await look(`${base}/state`), job, call);
-    else if (tab === "config") content = configView(await look(`${base}/config`));
+    else if (tab === "state") content = stateView(await look(`${base}/state`), job, call, draw);
+    else if (tab === "config") content = configView(await look(`${base}/config`), state.settings, (chosen) => { state.settings = chosen; draw(); });
     else {
       const vertex = state.vertex === null ? null : await look(`${base}/vertices/${state.vertex}`);
       content = overview(job, vertex, (n) => { state.vertex = state.vertex === n ? null : n; draw(); });
     }
     if (turn !== state.drawing || where().id !== id) return;
     document.title = `${job.job_name} – Tidegate`;
-    show(main, head(job), tabs(job, tab), content);
+    show(main, head(job), tabs(job, tab), el("div", { class: `view ${tab || "overview"}`, key: `${id}/${tab}` }, content));
   });
 }
 
@@ -177,11 +225,11 @@ function head(job) {
     job.mode !== "BATCH" && el("button", { type: "button", "data-key": "savepoint", onclick: () => askSavepoint(job) }, "Savepoint"),
     job.mode !== "BATCH" && el("button", { type: "button", "data-key": "stop", onclick: () => askStop(job) }, "Stop"),
     el("button", { type: "button", class: "danger", "data-key": "cancel", onclick: () => askCancel(job) }, "Cancel")) : null;
-  return el("div", { class: "head" }, el("h1", {}, job.job_name), badge(job.status), el("span", { class: "soft" }, `${job.mode} · ${job.job_id}`), buttons);
+  return el("div", { class: "head", key: "head" }, el("a", { class: "back", href: "#/" }, "← Jobs"), el("h1", {}, job.job_name), badge(job.status), el("span", { class: "soft" }, `${job.mode} · ${job.job_id}`), buttons);
 }
 
 function tabs(job, current) {
-  return el("nav", { class: "tabs", "aria-label": "views of the job" }, TABS.map(([tab, title]) =>
+  return el("nav", { class: "tabs", key: "tabs", "aria-label": "views of the job" }, TABS.map(([tab, title]) =>
     el("a", { href: `#/job/${encodeURIComponent(job.job_id)}${tab ? `/${tab}` : ""}`, "aria-current": tab === current ? "page" : undefined, "data-key": `tab-${tab}` },
       tab === "checkpoints" && job.mode === "MICRO_BATCH" ? "Batches" : title)));
 }
@@ -191,12 +239,12 @@ function tabs(job, current) {
 function ask(title, content, yes, work) {
   const dialog = document.getElementById("question"), go = document.getElementById("question-yes");
   document.getElementById("question-title").textContent = title;
-  show(document.getElementById("question-body"), content);
+  document.getElementById("question-body").replaceChildren(...[content].flat());  // a new question has empty fields
   go.textContent = yes;
   go.onclick = () => {
     dialog.close();
     say("Under way …");
-    guarded(async () => say(await work()));
+    guarded(async () => say(await work()), false);
   };
   document.getElementById("question-no").onclick = () => dialog.close();
   dialog.showModal();

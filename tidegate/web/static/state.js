@@ -1,14 +1,14 @@
-// The keyed states of a job, and a box to look keys up in one of them. The box is made once for a job and put back at
-// every drawing, so that what is typed, and what was found, stays.
+// The keyed states of a job, and a box to look keys up in one of them. What was asked and found stays until another job
+// is looked at.
 
-import { bytes, el, number, show, table, watermark } from "./dom.js";
+import { el, table } from "./dom.js";
+import { bytes, number, watermark } from "./figures.js";
 
-const box = { job: null, element: null, choice: null, key: null, level: null, found: null, names: "" };
+const asked = { job: null, choice: null, key: "", level: "live", turn: 0, found: null };  // found: what the box shows below
 
-export function stateView(answer, job, call) {
+export function stateView(answer, job, call, redraw) {
   const { states } = answer;
-  if (box.job !== job.job_id) makeBox(job, call);
-  offer(states.filter((s) => !s.hidden));
+  if (asked.job !== job.job_id) Object.assign(asked, { job: job.job_id, choice: null, key: "", level: "live", turn: asked.turn + 1, found: null });
   return [
     table([
       ["Operator", (s) => s.operator, "long"], ["State", (s) => s.state, "long"],
@@ -17,43 +17,47 @@ export function stateView(answer, job, call) {
       ["Keys", (s) => (s.hidden ? "hidden" : s.key_type || s.key_types.join(" or ") || "–")],
       ["Entries", (s) => (s.exact ? number(s.entries) : `about ${number(s.entries)}`), "n"],
       ["Bytes", (s) => `about ${bytes(s.bytes)}`, "n"],
-    ], states),
-    states.length ? box.element : el("p", { class: "soft" }, job.mode === "BATCH" ? "A BATCH job keeps no state that could be looked at." : "No keyed state so far: what there is comes with the workers' heartbeats."),
+    ], states, { attributes: (s) => ({ key: `${s.operator_id} ${s.state}` }) }),
+    states.length ? lookUp(job, states.filter((s) => !s.hidden), call, redraw)
+      : el("p", { class: "soft" }, job.mode === "BATCH" ? "A BATCH job keeps no state that could be looked at." : "No keyed state so far: what there is comes with the workers' heartbeats."),
   ];
 }
 
-function makeBox(job, call) {
-  const choice = el("select", { id: "state-choice", "data-key": "state-choice" });
-  const key = el("input", { type: "text", id: "state-key", "data-key": "state-key", autocomplete: "off", placeholder: "empty: some entries" });
-  const level = el("select", { id: "state-level", "data-key": "state-level" },
-    el("option", { value: "live" }, "live: what the operator sees now"), el("option", { value: "committed" }, "committed: as of the last checkpoint"));
-  const found = el("div", { id: "state-found", role: "status", "aria-live": "polite" });
+function lookUp(job, states, call, redraw) {
+  const options = states.map((s) => [JSON.stringify([s.operator_id, s.state]), `${s.operator} / ${s.state}`]);
+  const keep = (field) => (event) => { asked[field] = event.target.value; };
+  const option = (field, value, text) => el("option", { key: value, value, selected: asked[field] === value }, text);
   const look = async (event) => {
     event.preventDefault();
-    const [operator, state] = JSON.parse(choice.value);
-    const query = new URLSearchParams({ level: level.value, limit: 50 });
-    if (key.value !== "") query.append("key", key.value);
+    const form = event.currentTarget, turn = ++asked.turn;
+    if (!form.elements.choice.value) return;
+    const [operator, state] = JSON.parse(form.elements.choice.value);
+    const query = new URLSearchParams({ level: form.elements.level.value, limit: 50 });
+    if (asked.key !== "") query.append("key", asked.key);
     const path = `/v1/jobs/${encodeURIComponent(job.job_id)}/state/${encodeURIComponent(operator)}/${encodeURIComponent(state)}?${query}`;
-    show(found, el("p", { class: "soft" }, "Looking …"));
-    try { show(found, answers(await call("GET", path))); } catch (error) { show(found, el("p", { class: "bad" }, error.message)); }
+    asked.found = () => el("p", { class: "soft" }, "Looking …");
+    redraw();
+    let found;
+    try {
+      const { answers } = await call("GET", path);
+      found = () => answersTable(answers);
+    } catch (error) { found = () => el("p", { class: "bad" }, error.message); }
+    if (turn !== asked.turn) return;  // another one was asked meanwhile
+    asked.found = found;
+    redraw();
   };
-  const element = el("form", { class: "panel look", onsubmit: look }, el("h2", {}, "Look up a key"),
-    el("div", { class: "fields" }, el("label", {}, "State", choice), el("label", {}, "Key", key), el("label", {}, "As of", level),
-      el("button", { type: "submit", "data-key": "state-look" }, "Look")), found);
-  Object.assign(box, { job: job.job_id, element, choice, key, level, found, names: "" });
+  return el("form", { class: "panel look", onsubmit: look }, el("h2", {}, "Look up a key"),
+    el("div", { class: "fields" },
+      el("label", {}, "State", el("select", { id: "state-choice", name: "choice", "data-key": "state-choice", onchange: keep("choice") }, options.map(([value, text]) => option("choice", value, text)))),
+      el("label", {}, "Key", el("input", { type: "text", id: "state-key", "data-key": "state-key", autocomplete: "off", placeholder: "empty: some entries", value: asked.key, oninput: keep("key") })),
+      el("label", {}, "As of", el("select", { id: "state-level", name: "level", "data-key": "state-level", onchange: keep("level") },
+        option("level", "live", "live: what the operator sees now"), option("level", "committed", "committed: as of the last checkpoint"))),
+      el("button", { type: "submit", "data-key": "state-look" }, "Look")),
+    el("div", { id: "state-found", role: "status", "aria-live": "polite" }, asked.found?.()));
 }
 
-function offer(states) {
-  const names = JSON.stringify(states.map((s) => [s.operator_id, s.state]));
-  if (names === box.names) return;
-  const before = box.choice.value;
-  show(box.choice, states.map((s) => el("option", { value: JSON.stringify([s.operator_id, s.state]) }, `${s.operator} / ${s.state}`)));
-  if ([...box.choice.options].some((o) => o.value === before)) box.choice.value = before;
-  box.names = names;
-}
-
-function answers(answer) {
-  const rows = answer.answers.flatMap((a) => (a.windows ?? [a]).map((part) => ({ ...a, ...part, key: a.key })));
+function answersTable(answers) {
+  const rows = answers.flatMap((a) => (a.windows ?? [a]).map((part) => ({ ...a, ...part, key: a.key })));
   const columns = [
     ["Key", (r) => r.key.text, "long"],
     ...(rows.some((r) => r.window) ? [["Window", (r) => r.window?.text ?? "–"]] : []),

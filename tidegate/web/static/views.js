@@ -1,14 +1,15 @@
 // The tabs of a job: each makes elements out of what the REST calls say.
 
-import { badge, bytes, cards, chain, clock, duration, el, number, rate, svg, table, time, watermark } from "./dom.js";
-import { drawCheckpoints, drawGraph, shareBar } from "./graph.js";
+import { badge, cards, el, svg, table } from "./dom.js";
+import { bytes, chain, clock, duration, number, rate, time, watermark } from "./figures.js";
+import { drawGraph, shareBar, shares } from "./graph.js";
 
 export function jobsView(jobs) {
   return [
     el("h1", {}, "Jobs"),
     table([
       ["Name", (j) => el("a", { href: `#/job/${encodeURIComponent(j.job_id)}`, "data-key": `job-${j.job_id}` }, j.job_name), "long"],
-      ["Status", (j) => badge(j.status)],
+      ["Status", (j) => (j.error ? el("span", { class: "bad" }, j.error) : badge(j.status))],
       ["Mode", (j) => j.mode],
       ["Started", (j) => time(j.started_ms)],
       ["Duration", (j) => duration(j.duration_ms), "n"],
@@ -16,27 +17,35 @@ export function jobsView(jobs) {
       ["Last checkpoint", (j) => (j.last_checkpoint ? `${j.last_checkpoint} (${clock(j.last_checkpoint_ms)})` : "–"), "n"],
       ["In", (j) => rate(j.records_in_per_second), "n"],
       ["Out", (j) => rate(j.records_out_per_second), "n"],
-    ], jobs),
+    ], jobs, { attributes: (j) => ({ key: j.job_id }) }),
   ];
 }
 
+function counted(job) {
+  const failed = job.checkpoints_failed > 0 && el("span", { class: "bad" }, `${number(job.checkpoints_failed)} failed`);
+  return [`${number(job.checkpoints_completed)} done`, failed && [", ", failed]];
+}
+
 export function overview(job, vertex, choose) {
-  const steps = job.mode === "MICRO_BATCH" ? "Batches" : "Checkpoints";
+  const ended = job.ended_ms !== null && job.ended_ms !== undefined;
   return [
-    cards([
-      ["Running for", duration(job.duration_ms)], ["Restarts", number(job.attempt), job.attempt ? "warn" : ""], ["Downtime", duration(job.downtime_ms)],
-      ["Records in", rate(job.records_in_per_second)], ["Records out", rate(job.records_out_per_second)],
-      [steps, `${number(job.checkpoints_completed)} done`], job.checkpoints_failed > 0 && [steps, `${number(job.checkpoints_failed)} failed`, "bad"],
-      ["Workers", number(job.workers)],
-      job.lag && ["Behind", job.lag.measure === "pendingRecords" ? `${number(job.lag.value)} records` : lag(job.lag.value)],
-    ]),
-    el("div", { class: "legend" }, el("span", {}, el("i", { class: "b" }), "busy"), el("span", {}, el("i", { class: "p" }), "back-pressured"),
-      el("span", {}, el("i", { class: "i" }), "idle"), el("span", {}, "click a box for its subtasks")),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "graph of the job" }, drawGraph(job, vertex?.vertex, choose)),
-    vertex && vertexPanel(vertex),
-    job.stages.length ? [el("h2", {}, "Spark's stages"), stages(job.stages)] : null,
-    el("h2", {}, "Status"),
-    table([["Status", (c) => badge(c.status)], ["At", (c) => time(c.at_ms)], ["Attempt", (c) => c.attempt, "n"]], job.status_history.slice(-20).reverse()),
+    el("div", { class: "graph-first" },
+      cards([
+        [ended ? "Ran for" : "Running for", duration(job.duration_ms)], ended && ["Ended", time(job.ended_ms)],
+        ["Restarts", number(job.attempt), job.attempt ? "warn" : ""], ["Downtime", duration(job.downtime_ms)],
+        ["Records in", rate(job.records_in_per_second)], ["Records out", rate(job.records_out_per_second)],
+        job.mode !== "BATCH" && [job.mode === "MICRO_BATCH" ? "Batches" : "Checkpoints", counted(job)],
+        ["Workers", number(job.workers)],
+        job.lag && ["Behind", job.lag.measure === "pendingRecords" ? `${number(job.lag.value)} records` : lag(job.lag.value)],
+      ]),
+      el("div", { class: "graph-box" },
+        el("div", { class: "legend" }, el("span", {}, el("i", { class: "b" }), "busy"), el("span", {}, el("i", { class: "p" }), "back-pressured"),
+          el("span", {}, el("i", { class: "i" }), "idle"), el("span", {}, "click a box for its subtasks")),
+        el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": "graph of the job" }, drawGraph(job, vertex?.vertex, choose)))),
+    vertex && vertexPanel(vertex, job),
+    job.stages.length ? [el("h2", { key: "stages" }, "Spark's stages"), stages(job.stages)] : null,
+    el("h2", { key: "status" }, "Status"),
+    table([["Status", (c) => badge(c.status)], ["At", (c) => time(c.at_ms)], ["Attempt", (c) => c.attempt, "n"]], job.status_history.slice(-20).reverse(), { attributes: (c) => ({ key: `${c.at_ms} ${c.status}` }) }),
   ];
 }
 
@@ -52,74 +61,61 @@ function stages(found) {
 const lag = (ms) => (ms === undefined || ms === null || ms > 3.15e11 ? "–" : duration(Math.max(0, ms)));
 const behind = (m) => (m.pendingRecords !== undefined ? `${number(m.pendingRecords)} records` : lag(m.watermarkLag));
 
-function vertexPanel(v) {
+// By how much event time of each subtask is behind that of the sources: what is between them holds it up.
+function behindSources(v, job) {
+  if (!job.edges.some((e) => e.target === v.vertex)) return () => null;
+  const upstream = new Set([v.vertex]);
+  for (let before = 0; before !== upstream.size;) {
+    before = upstream.size;
+    for (const e of job.edges) if (upstream.has(e.target)) upstream.add(e.source);
+  }
+  const sources = job.vertices.filter((s) => upstream.has(s.vertex) && !job.edges.some((e) => e.target === s.vertex));
+  const marks = sources.map((s) => s.metrics.currentInputWatermark);
+  if (marks.some((mark) => !known(mark))) return () => null;
+  const mark = Math.min(...marks);
+  return (m) => (known(m.currentInputWatermark) && mark < END_OF_TIME ? Math.max(0, mark - m.currentInputWatermark) : null);
+}
+
+const END_OF_TIME = 8.64e15;
+const known = (mark) => mark !== null && mark !== undefined && mark > -END_OF_TIME;
+
+function spent(metrics) {
+  const bar = shareBar(metrics), { busy, blocked, idle } = shares(metrics);
+  return bar ? el("span", { class: "spent" }, svg("svg", { class: "share", viewBox: "0 0 90 10", preserveAspectRatio: "none" }, bar),
+    el("span", { class: "figures" }, [busy, blocked, idle].map((share) => Math.round(share * 100)).join(" / "), " %")) : "–";
+}
+
+function vertexPanel(v, job) {
   const uids = v.operators.map((o) => o.uid).filter(Boolean);
-  const own = v.subtasks.flatMap((s) => Object.entries(s.operator_metrics).map(([name, value]) => ({ subtask: s.subtask, name, value })));
-  return el("section", { class: "panel", "aria-label": "subtasks" },
+  const sends = job.edges.some((e) => e.source === v.vertex), sent = (text) => (sends ? text : "–");
+  const late = behindSources(v, job), isLate = v.subtasks.some((s) => late(s.metrics) !== null);
+  const own = functionMetrics(v);
+  return el("section", { class: "panel", "aria-label": "subtasks", key: `vertex-${v.vertex}` },
     el("h2", {}, chain(v.name)),
     el("p", { class: "soft" }, `vertex ${v.vertex}, parallelism ${v.parallelism} of at most ${v.max_parallelism}`, uids.length ? `; uid ${uids.join(", ")}` : "; no operator has a uid"),
     table([
-      ["Subtask", (s) => s.subtask, "n"],
-      ["Busy", (s) => { const bar = shareBar(s.metrics); return bar ? svg("svg", { class: "share", viewBox: "0 0 90 10" }, bar) : "–"; }],
+      ["Subtask", (s) => s.subtask],
+      ["Busy / blocked / idle", (s) => spent(s.metrics)],
       ["Records in", (s) => number(s.metrics.numRecordsIn), "n"], ["In", (s) => rate(s.metrics.numRecordsInPerSecond), "n"],
-      ["Records out", (s) => number(s.metrics.numRecordsOut), "n"], ["Out", (s) => rate(s.metrics.numRecordsOutPerSecond), "n"],
-      ["Bytes in / out", (s) => `${bytes(s.metrics.numBytesIn)} / ${bytes(s.metrics.numBytesOut)}`, "n"],
-      ["Queued in / out", (s) => `${number(s.metrics.inputQueueLength)} / ${number(s.metrics.outputQueueLength)}`, "n"],
+      ["Records out", (s) => sent(number(s.metrics.numRecordsOut)), "n"], ["Out", (s) => sent(rate(s.metrics.numRecordsOutPerSecond)), "n"],
+      ["Bytes in / out", (s) => `${bytes(s.metrics.numBytesIn)} / ${sent(bytes(s.metrics.numBytesOut))}`, "n"],
+      ["Queued in / out", (s) => `${number(s.metrics.inputQueueLength)} / ${sent(number(s.metrics.outputQueueLength))}`, "n"],
       ["Watermark", (s) => watermark(s.metrics.currentInputWatermark), "n"],
+      ...(isLate ? [["Behind source", (s) => lag(late(s.metrics)), "n"]] : []),
       ...(v.subtasks.some((s) => behind(s.metrics) !== "–") ? [["Behind", (s) => behind(s.metrics), "n"]] : []),
       ["State", (s) => bytes(s.state_bytes), "n"],
       ["Worker", (s) => (s.pid ? `${s.host}:${s.pid}` : "–")],
     ], v.subtasks),
-    own.length ? [el("h2", {}, "Metrics of the functions"), table([["Subtask", (m) => m.subtask, "n"], ["Name", (m) => m.name, "long"], ["Value", (m) => m.value.toLocaleString("en"), "n"]], own)] : null);
+    own.length ? [el("h2", {}, "Metrics of the functions"),
+      table([["Operator", (m) => m.operator, "long"], ["Metric", (m) => m.name], ["Subtask", (m) => m.subtask], ["Value", (m) => m.value.toLocaleString("en"), "n"]], own)] : null);
 }
 
-export function checkpointsView(answer, detail, choose) {
-  const { counts, summary } = answer;
-  const names = { duration_ms: ["Duration", duration], state_bytes: ["Written", bytes], full_bytes: ["Full size", bytes], alignment_ms: ["Alignment", duration], sync_ms: ["Sync", duration], async_ms: ["Async", duration], inflight_bytes: ["In flight", bytes] };
-  const most = (figure) => Math.max(0, ...answer.checkpoints.slice(0, 200).map((c) => c[figure] ?? 0));
-  const spreads = Object.entries(names).filter(([n]) => summary[n]).map(([n, [title, text]]) => ({ title, text, ...summary[n] }));
-  return [
-    cards([["Completed", number(counts.completed), "good"], ["Failed", number(counts.failed), counts.failed ? "bad" : ""], ["In progress", number(counts.in_progress)], ["Restored", number(counts.restored)],
-      ...Object.entries(answer.failures_by_reason).map(([reason, n]) => [reason.toLowerCase().replaceAll("_", " "), number(n), "bad"])]),
-    el("div", { class: "panel" }, el("div", { class: "legend" }, el("span", {}, `line: end-to-end duration, up to ${duration(most("duration_ms"))}`), el("span", {}, `bars: bytes written, up to ${bytes(most("state_bytes"))}; red: failed`)),
-      drawCheckpoints(answer.checkpoints) ?? el("p", { class: "soft" }, "A plot needs two checkpoints.")),
-    detail && checkpointPanel(detail),
-    el("h2", {}, "History"),
-    table([
-      ["Id", (c) => el("button", { type: "button", "data-key": `cp-${c.id}`, "aria-expanded": String(detail?.id === c.id), onclick: () => choose(c.id) }, c.id)],
-      ["Kind", (c) => c.kind], ["Status", (c) => badge(c.status)], ["Triggered", (c) => clock(c.triggered_ms)],
-      ["Duration", (c) => duration(c.duration_ms), "n"], ["Acknowledged", (c) => `${c.acknowledged} of ${c.tasks}`, "n"],
-      ["Written", (c) => bytes(c.state_bytes), "n"], ["Full", (c) => bytes(c.full_bytes), "n"], ["In flight", (c) => bytes(c.inflight_bytes), "n"],
-      ["Start delay", (c) => duration(c.start_delay_ms), "n"], ["Alignment", (c) => duration(c.alignment_ms), "n"], ["Sync", (c) => duration(c.sync_ms), "n"], ["Async", (c) => duration(c.async_ms), "n"],
-      ["Note", (c) => (c.reason ? `${c.reason.toLowerCase().replaceAll("_", " ")}: ${c.detail}` : c.unaligned ? "unaligned" : ""), "long"],
-    ], answer.checkpoints.slice(0, 100), (c) => ({ class: detail?.id === c.id ? "chosen" : undefined })),
-    el("h2", {}, "Over all completed"),
-    table([["Figure", (s) => s.title], ["Minimum", (s) => s.text(s.minimum), "n"], ["Average", (s) => s.text(s.average), "n"], ["Maximum", (s) => s.text(s.maximum), "n"]], spreads),
-    el("h2", {}, "Restores"),
-    table([["Checkpoint", (r) => r.checkpoint_id, "n"], ["At", (r) => time(r.at_ms)],
-      ["Note", (r) => (r.fell_back_from ? el("span", { class: "bad" }, `fell back: checkpoint ${r.fell_back_from} is damaged`) : ""), "long"]], answer.restores),
-    el("h2", {}, "Configuration"),
-    table([["Key", (s) => s.key, "long"], ["Value", (s) => s.value, "long"], ["From", (s) => s.source]], answer.configuration),
-  ];
-}
-
-function checkpointPanel(c) {
-  return el("section", { class: "panel", "aria-label": "checkpoint" },
-    el("h2", {}, `Checkpoint ${c.id} `, badge(c.status)),
-    c.reason ? el("p", { class: "bad" }, `${c.reason}: ${c.detail}`) : null,
-    c.vertices.map((v) => {
-      const spread = v.spread.end_to_end_ms;
-      return [
-        el("h2", {}, chain(v.name)),
-        el("p", { class: "soft" }, `${v.acknowledged} acknowledged`, spread ? `; end to end ${duration(spread.minimum)} / ${duration(spread.median)} / ${duration(spread.maximum)} (min / median / max)` : ""),
-        v.missing.length ? el("p", { class: "bad" }, `no answer from subtask ${v.missing.join(", ")}`) : null,
-        table([
-          ["Subtask", (s) => s.subtask, "n"], ["End to end", (s) => duration(s.end_to_end_ms), "n"], ["Start delay", (s) => duration(s.start_delay_ms), "n"],
-          ["Alignment", (s) => duration(s.alignment_ms), "n"], ["Sync", (s) => duration(s.sync_ms), "n"], ["Async", (s) => duration(s.async_ms), "n"],
-          ["Written", (s) => bytes(s.state_bytes), "n"], ["Full", (s) => bytes(s.full_bytes), "n"], ["In flight", (s) => bytes(s.inflight_bytes), "n"], ["Note", (s) => (s.unaligned ? "unaligned" : "")],
-        ], v.subtasks),
-      ];
-    }));
+// Their names are operator.subtask.groups.name, and the name of an operator may have dots.
+function functionMetrics(v) {
+  return v.subtasks.flatMap((s) => Object.entries(s.operator_metrics).map(([full, value]) => {
+    const of = v.operators.map((o) => o.name).filter((name) => full.startsWith(`${name}.${s.subtask}.`)).sort((a, b) => b.length - a.length)[0];
+    return { operator: of ?? "", name: of === undefined ? full : full.slice(`${of}.${s.subtask}.`.length), subtask: s.subtask, value };
+  })).sort((a, b) => a.operator.localeCompare(b.operator) || a.name.localeCompare(b.name) || a.subtask - b.subtask);
 }
 
 function caughtUp(f) {
@@ -128,16 +124,16 @@ function caughtUp(f) {
   return f.caught_up ? ` · caught up after ${duration(f.catch_up_ms)} more` : " · catching up";
 }
 
-export function failuresView(answer) {
+export function failuresView(answer, over) {
   if (!answer.failures.length) return [el("p", { class: "soft" }, "No failure so far.")];
-  return answer.failures.map((f) => el("section", { class: "panel" },
-    el("p", {}, el("strong", { class: "bad" }, `attempt ${f.attempt}`), ` ${time(f.at_ms)} · `,
-      f.operator ? `${f.operator}, subtask ${f.subtask} · ` : "", f.downtime_ms === null ? "not running again" : `down for ${duration(f.downtime_ms)}`, caughtUp(f)),
-    f.verdict ? el("p", { class: "soft" }, "Restart strategy: ", el("strong", {}, f.verdict)) : null,
-    el("p", {}, f.summary), f.traceback ? el("pre", { tabindex: 0 }, f.traceback) : null));
-}
-
-export function configView(answer) {
-  const sorted = [...answer.configuration].sort((a, b) => b.given - a.given || a.key.localeCompare(b.key));
-  return [table([["Key", (s) => s.key, "long"], ["Value", (s) => s.value, "long"], ["From", (s) => s.source || (s.given ? "given" : "default"), ""]], sorted)];
+  const all = Math.max(answer.failures.length, answer.restarts + (over && answer.failures[0].downtime_ms === null ? 1 : 0));
+  const down = (f) => (f.downtime_ms !== null ? `down for ${duration(f.downtime_ms)}` : over ? "not running again" : "restarting");
+  return [
+    all > answer.failures.length ? el("p", { class: "soft", key: "total" }, `${number(answer.failures.length)} of ${number(all)} failures are kept: the first and the latest.`) : null,
+    answer.failures.map((f) => el("section", { class: "panel", key: `${f.attempt} ${f.at_ms}` },
+      el("p", {}, el("strong", { class: "bad" }, `attempt ${f.attempt}`), ` ${time(f.at_ms)} · `,
+        f.operator ? `${f.operator}, subtask ${f.subtask} · ` : "", down(f), caughtUp(f)),
+      f.verdict ? el("p", { class: "soft" }, "Restart strategy: ", el("strong", {}, f.verdict)) : null,
+      el("p", {}, f.summary), f.traceback ? el("pre", { tabindex: 0 }, f.traceback) : null)),
+  ];
 }
