@@ -33,7 +33,7 @@ class Member:
     last_heard_ms: float
     metrics: tuple[MetricReport, ...] = ()  # of its latest heartbeat
     accumulators: bytes = b""  # likewise
-    heartbeat_ms: float = 0.0  # likewise: when it was sent, by the worker's clock
+    heartbeat_ms: float = 0.0  # when that, or its registration, was sent, by the worker's clock
     states: tuple[StateReport, ...] = ()  # likewise
 
     def describe(self) -> str:
@@ -61,7 +61,13 @@ class Gang:
         known = self.members.get(message.slot)
         if known is None:
             self.members[message.slot] = Member(
-                message.slot, message.incarnation, message.host, message.pid, message.data_address, now_ms
+                message.slot,
+                message.incarnation,
+                message.host,
+                message.pid,
+                message.data_address,
+                now_ms,
+                heartbeat_ms=message.sent_ms,
             )
             return Admission.ACCEPTED
         if known.incarnation == message.incarnation:

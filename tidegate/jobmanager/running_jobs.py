@@ -25,6 +25,10 @@ class RunningJob(Protocol):
     def cancel(self) -> None:
         """Ask it to end; it may have ended already."""
 
+    def program_ends(self) -> None:
+        """Ask it to leave this program, which cannot run it any longer: a job that other programs can lead goes on
+        there, any other one is cancelled."""
+
     def join(self, timeout_s: float) -> None:
         """Wait for its end."""
 
@@ -54,9 +58,9 @@ def jobs_are_running() -> bool:
 
 
 @atexit.register
-def _cancel_at_exit() -> None:
-    """A job's driver side ends with the program, so the job ends too."""
+def _leave_at_exit() -> None:
+    """A job's driver side ends with the program."""
     for job in list(_started):
         if job.running:
-            job.cancel()
+            job.program_ends()
             job.join(_AT_EXIT_S)

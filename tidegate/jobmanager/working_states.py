@@ -317,8 +317,14 @@ class WaitingForSlots(Working):
         job.discovery.begin(gang.attempt, point)
         job.out.extend(job.model.on_deployed(gang.attempt, point, now_ms))
         plan, addresses = job.plan_for(gang.attempt), gang.addresses
-        for slot in sorted(gang.members):
-            deploy = Deploy(attempt=gang.attempt, addresses=addresses, plan=plan, restore=restores.get(slot, b""))
+        for slot, member in sorted(gang.members.items()):
+            deploy = Deploy(
+                attempt=gang.attempt,
+                addresses=addresses,
+                plan=plan,
+                restore=restores.get(slot, b""),
+                heard_ms=member.heartbeat_ms,
+            )
             job.out.send(gang, slot, deploy)
         return Restoring(job, self.attempt)
 

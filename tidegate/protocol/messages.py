@@ -116,6 +116,7 @@ class Register(Message, frozen=True):
     pid: int
     incarnation: str  # random per process start; tells a Spark retry from the original
     protocol: int = PROTOCOL_VERSION  # of the sender
+    sent_ms: float = 0.0  # with high availability: now, by the worker's clock
 
 
 class SlotReady(Message, frozen=True):
@@ -243,6 +244,8 @@ class Deploy(Message, frozen=True):
     plan: bytes  # cloudpickled tidegate.taskmanager.deployment.SlotPlan
     restore: bytes = b""  # msgpack of storage.handles.SlotRestore, b"" for a fresh start
     protocol: int = PROTOCOL_VERSION  # of the sender
+    heard_ms: float = 0.0  # these two as in `MasterHeartbeat`: nothing is deployed without a bound
+    valid_ms: float | None = None
 
 
 class Start(Message, frozen=True):

@@ -27,7 +27,8 @@ from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.protocol.instructions import CancelGang, DeleteOrphans, Recording, Send, SubmitGang
 from tidegate.protocol.messages import Leave, MasterHeartbeat
 from tidegate.storage.leases.cells import FileCell
-from tidegate.storage.leases.keeper import LeaseLostError
+from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
+from tidegate.storage.leases.lease import LeaseRecord
 from tidegate.storage.location import StorageLocation
 
 LEASE_MS = 3000
@@ -172,6 +173,54 @@ def test_what_a_deposed_driver_may_still_do() -> None:
     assert without_effect(CancelGang(0))  # type: ignore[arg-type]
     beat = Send(0, MasterHeartbeat(attempt=0), "i")  # type: ignore[arg-type]
     assert not any(map(without_effect, (beat, DeleteOrphans(), SubmitGang(0, 1))))  # type: ignore[arg-type]
+
+
+class Robbed(FileCell):
+    """A record before whose claim somebody else takes the lease, and gives it back."""
+
+    robbed: Leadership | None = None
+    reads = 0
+
+    def read(self) -> Any:
+        self.reads += 1
+        if self.reads == 2 and self.robbed is not None:  # the first one is the look before the campaign
+            lease = self.robbed._lease_cell
+            keeper = self.robbed._keeper
+            theirs = LeaseRecord(owner="thief", epoch=7, beat=1, lease_ms=LEASE_MS, released=True)
+            while lease.put(msgspec.json.encode(theirs), lease.read().version) is None:  # type: ignore[union-attr]
+                pass
+            deadline = time.monotonic() + 60
+            while not keeper.lost():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        return super().read()
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_a_standby_that_has_the_lease_and_loses_it_at_once_stands_by_again(tmp_path: Path, standby: bool) -> None:
+    folder = StorageLocation.parse(str(tmp_path))
+    candidate = JobRecord(job_id="j", name="j", graph=GraphOutline.of(graph()))
+    record = Robbed(folder, "job")
+    found = record.robbed = Leadership(FileCell(folder, "lease"), record, LEASE_MS, candidate)
+    if standby:
+        found.campaign(True)
+        assert found.leads()
+        assert found._keeper.epoch == 8
+    else:
+        with pytest.raises(ConfigurationError, match="was lost before the record could be written"):
+            found.campaign(False)
+    found.close()
+
+
+def test_a_standby_whose_lease_came_and_went_while_it_waited_stands_by_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = [Waited.OVER]
+    wait = LeaseKeeper.wait
+    monkeypatch.setattr(LeaseKeeper, "wait", lambda *a, **k: outcomes.pop() if outcomes else wait(*a, **k))
+    found = leader(tmp_path, standby=True)
+    assert found.leads()
+    found.close()
 
 
 # ---------------------------------------------------------------- jobs that have ended

@@ -15,6 +15,7 @@ from tidegate.common.metric_values import CounterValue, MetricReport
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.codec import decode_from_slot, encode
 from tidegate.protocol.messages import (
+    Deploy,
     FailureInfo,
     Leave,
     MasterHeartbeat,
@@ -265,6 +266,27 @@ def test_what_is_to_be_printed_goes_out_in_order_with_the_messages(master: Maste
     master.tell_to_leave()
     assert eventually(lambda: master.delivered)
     assert written == [b"10"]
+
+
+def test_the_first_bound_that_a_driver_says_replaces_the_guess(master: Master, kills: list[int]) -> None:
+    """A gang may be deployed when little is left of the lease: the whole length of one would reach into the reign of
+    the next leader."""
+    link = master.link(lease_ms=60_000.0)
+    sent = master.receive_a(SlotHeartbeat).sent_ms
+    deploy = Deploy(attempt=AttemptNumber(0), addresses=[], plan=b"", heard_ms=sent, valid_ms=500.0)
+    master.router.send_multipart((b"me", encode(deploy)))
+    assert eventually(lambda: any(isinstance(message, Leave) for message in master.delivered), 20)
+    link.main_left.set()
+
+
+def test_what_comes_when_the_bound_is_over_is_not_carried_out(master: Master, kills: list[int]) -> None:
+    link = master.link(lease_ms=60_000.0)
+    sent = master.receive_a(SlotHeartbeat).sent_ms
+    deploy = Deploy(attempt=AttemptNumber(0), addresses=[], plan=b"", heard_ms=sent - 1_000.0, valid_ms=500.0)
+    master.router.send_multipart((b"me", encode(deploy)))
+    assert eventually(lambda: master.delivered, 20)
+    assert [type(message) for message in master.delivered] == [Leave]
+    link.main_left.set()
 
 
 def test_a_worker_leaves_when_its_driver_may_not_lead_any_more(master: Master, kills: list[int]) -> None:

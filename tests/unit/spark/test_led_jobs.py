@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,18 +15,29 @@ import msgspec
 import pytest
 
 from tests.spark.recovery_kit import assert_exact, counted, file_sink, visible_lines
-from tests.unit.spark.job_on_threads import until
+from tests.unit.spark.job_on_threads import start_job, until
 from tests.unit.spark.thread_gang import ThreadGang
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import JobSuspendedError
+from tidegate.common.errors import ConfigurationError, JobCancelledError, JobSuspendedError
+from tidegate.common.job_status import JobStatus
+from tidegate.datastream.connectors import DiscardingSink
+from tidegate.graph.driver_sides import starting_job
+from tidegate.jobmanager import running_jobs
+from tidegate.jobmanager.leadership import led_here
+from tidegate.jobmanager.leadership.ended_job import EndedJobClient
 from tidegate.jobmanager.leadership.job_record import JobRecord, decode, encode
 from tidegate.jobmanager.leadership.leadership import JobHasEndedError
 from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.jobmanager.preparation import prepare_job
+from tidegate.jobmanager.runtime import Submission
+from tidegate.protocol.codec import encode as to_bytes
+from tidegate.protocol.instructions import Recording
+from tidegate.protocol.messages import Deploy
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming import control_link, job_manager
 from tidegate.spark.streaming.job_manager import JobManager
+from tidegate.spark.streaming.runtime import StreamingRuntime
 from tidegate.storage.leases.cells import FileCell
 from tidegate.storage.location import StorageLocation
 from tidegate.testing.in_process_job import graph_of
@@ -159,6 +170,21 @@ def _cut_off(manager: JobManager) -> None:
         cell.read = cell.put = fails  # type: ignore[method-assign]
 
 
+def test_workers_learn_with_their_deployment_how_long_their_driver_leads(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(job_manager, "encode", lambda message: (sent.append(message), to_bytes(message))[1])
+    manager = jobs.lead(per_second=500.0)
+    until(lambda: completed(manager) >= 1, "a checkpoint")
+    deployments = [message for message in sent if isinstance(message, Deploy)]
+    assert deployments
+    for message in deployments:
+        assert message.valid_ms is not None
+        assert 0 < message.valid_ms <= 3000
+        assert message.heard_ms > 0
+
+
 def test_the_record_names_a_checkpoint_before_anybody_hears_of_it(jobs: Jobs) -> None:
     manager = jobs.lead(per_second=500.0)
     until(lambda: completed(manager) >= 3, "checkpoints")
@@ -216,3 +242,81 @@ def test_a_driver_that_does_not_lead_does_nothing_that_has_an_effect(
     with pytest.raises(JobSuspendedError):
         manager.client.get_job_execution_result().result(60)
     assert done == []
+
+
+def test_a_program_that_ends_gives_its_lease_back_and_the_job_goes_on_elsewhere(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception after `execute_async`, or `sys.exit` in a handler of SIGTERM: that is no wish to cancel the job."""
+    first = jobs.lead(per_second=200.0)
+    until(lambda: completed(first) >= 2, "checkpoints of the first")
+    monkeypatch.setattr(running_jobs, "_started", {first})
+    running_jobs._leave_at_exit()
+    with pytest.raises(JobSuspendedError, match="its program has ended, and has given its lease back"):
+        first.client.get_job_execution_result().result(60)
+    assert (jobs.record().status, jobs.record().epoch) == ("RUNNING", 1)
+    lease = FileCell(StorageLocation.parse(str(tmp_path / "ha" / "job")), "lease").read()
+    assert lease is not None
+    assert json.loads(lease.data)["released"]
+    second = jobs.lead()
+    second.client.get_job_execution_result().result(60)
+    assert_exact(visible_lines(tmp_path / "out"), RECORDS)
+
+
+def test_a_job_without_high_availability_is_cancelled_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment({"rest.enabled": "false"})
+    counted(env, None, 200.0).sink_to(DiscardingSink())
+    manager = start_job(env, monkeypatch)
+    monkeypatch.setattr(running_jobs, "_started", {manager})
+    running_jobs._leave_at_exit()
+    with pytest.raises(JobCancelledError):
+        manager.client.get_job_execution_result().result(60)
+
+
+@pytest.fixture
+def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """What `execute` does up to the point at which the job would run: returns who leads, or the client of a job that
+    has ended."""
+    monkeypatch.setattr(led_here, "_led", {})
+    runtime = StreamingRuntime()
+    monkeypatch.setattr(runtime, "_run", lambda submission, starting, leadership=None: leadership)
+    env = environment(
+        {
+            "high-availability.type": "filesystem",
+            "high-availability.storageDir": str(tmp_path),
+            "high-availability.cluster-id": "job",
+            "tidegate.high-availability.lease-duration": "3 s",
+            "heartbeat.interval": "300 ms",
+        }
+    )
+    counted(env, 10, None).sink_to(DiscardingSink())
+    submission = Submission(graph_of(env), Configuration(env._configuration))
+    available = HighAvailability.from_configuration(submission.configuration)
+    assert available is not None
+
+    def start() -> Any:
+        with starting_job(submission.graph) as starting:
+            return runtime._lead(available, submission, starting)
+
+    return start
+
+
+def test_a_second_job_of_one_program_under_one_cluster_id_is_refused(lead: Callable[[], Any]) -> None:
+    """And not passed over in silence, as what has been done already."""
+    first = lead()
+    with pytest.raises(ConfigurationError, match=r"executes a second job, .* first one, .* runs: a cluster id belongs"):
+        lead()
+    assert first.put_end(JobStatus.FINISHED, "") is Recording.WRITTEN
+    first.close()
+    with pytest.raises(ConfigurationError, match=r"executes a second job, .* first one, .* has ended: .* Give each"):
+        lead()
+
+
+def test_a_program_may_try_again_to_lead_a_job_that_it_lost(lead: Callable[[], Any]) -> None:
+    lead().close()
+    second = lead()
+    assert (second.leads(), second.epoch) == (True, 2)
+    assert second.put_end(JobStatus.FINISHED, "") is Recording.WRITTEN
+    second.close()
+    led_here._led.clear()  # another program
+    assert isinstance(lead(), EndedJobClient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.storage.files import LocalFiles
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.job_lock import LeaseJobLock
-from tidegate.storage.leases import cells
+from tidegate.storage.leases import cells, keeper
 from tidegate.storage.leases.answers import stored
 from tidegate.storage.leases.cells import BestEffortCell, FileCell, S3Cell, open_cell
 from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
@@ -178,13 +179,13 @@ def test_an_owner_whose_store_hangs_stops_believing_before_another_begins(make_s
 
 def test_release_does_not_wait_for_a_store_that_hangs(make_store):
     stalling = Stalling(make_store())
-    keeper = LeaseKeeper(stalling, TIMES)
-    keeper.start()
-    assert keeper.wait(5) is Waited.HELD
+    hanging = LeaseKeeper(stalling, TIMES)
+    hanging.start()
+    assert hanging.wait(5) is Waited.HELD
     stalling.open.clear()
     time.sleep(0.3)  # a renewal hangs
     began = time.monotonic()
-    keeper.release(within_s=0.2)
+    hanging.release(within_s=0.2)
     assert time.monotonic() - began < 2
     stalling.open.set()
 
@@ -207,13 +208,22 @@ os.kill(os.getpid(), 9)
     assert "HELD" in process.stdout.read()
     if asked_for:
         process.wait()
-    keeper = LeaseKeeper(FileCell(StorageLocation.parse(str(tmp_path)), "_lock"))  # a lease of 15 s
-    keeper.start()
-    assert keeper.wait(8) is Waited.HELD
-    assert keeper.epoch == 2
-    keeper.release()
+    other = LeaseKeeper(FileCell(StorageLocation.parse(str(tmp_path)), "_lock"))  # a lease of 15 s
+    other.start()
+    assert other.wait(8) is Waited.HELD
+    assert other.epoch == 2
+    other.release()
     process.stdout.close()
     process.wait()
+
+
+def test_a_clone_of_this_machine_is_another_machine(monkeypatch):
+    """Machines that were cloned while they ran have the same boot id, and each its own processes."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    about = {"owner": "a", "epoch": 1, "beat": 1, "lease_ms": 600, "pid": process.pid, "machine": keeper.this_machine()}
+    assert keeper._is_dead(LeaseRecord(**about, host=socket.gethostname()))
+    assert not keeper._is_dead(LeaseRecord(**about, host="another"))
 
 
 # ---------------------------------------------------------------- the lock of a job

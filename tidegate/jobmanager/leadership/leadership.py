@@ -66,9 +66,9 @@ class Leadership:
         self._lease_cell = lease
         self._cell = record
         self._candidate = candidate
-        self._keeper = LeaseKeeper(lease, self._times)
-        self._claim = RecordClaim(uuid.uuid4().hex, candidate, record.where)
+        self._begin_anew()
         self._claimed: JobRecord | None = None  # as it was when this program began to lead
+        self._end_recorded = False
         self._changed = threading.Condition()  # guards the two below
         self._inbox: deque[tuple[int, Change]] = deque()
         self._closing = False
@@ -76,12 +76,27 @@ class Leadership:
         self._waiting: dict[int, Callable[[Recording], None]] = {}  # the record's thread only, but for new ones
         self._thread = threading.Thread(target=self._run, name="tidegate-record", daemon=True)
 
+    def _begin_anew(self) -> None:
+        """A lease that is over stays over, and so does a claim."""
+        self._keeper = LeaseKeeper(self._lease_cell, self._times)
+        self._claim = RecordClaim(uuid.uuid4().hex, self._candidate, self._cell.where)
+
     # ------------------------------------------------------------ seen from outside
     @property
     def record(self) -> JobRecord:
         """As it was when this program began to lead: what the job goes on from."""
         assert self._claimed is not None
         return self._claimed
+
+    @property
+    def where(self) -> str:
+        """Of the record: the same for all drivers of a job, and for no other job."""
+        return self._cell.where
+
+    @property
+    def occupied(self) -> bool:
+        """Whether the job runs under it, or has ended under it: not when it only does not lead any more."""
+        return self._end_recorded or self.leads()
 
     @property
     def epoch(self) -> int:
@@ -120,9 +135,14 @@ class Leadership:
         driver is alive (not `standby`), or the record is not for this program; JobHasEndedError when the job has
         ended."""
         self._look_first()
-        self._keeper.start()
-        self._wait_for_the_lease(standby, meanwhile)
-        self._claim_the_record()
+        while True:
+            self._keeper.start()
+            if self._wait_for_the_lease(standby, meanwhile) and self._claim_the_record(standby):
+                break
+            # It was had, and lost before it was of any use: another driver was faster, or the store was slow.
+            log.warning("job %s: the lease in %s was lost again; standing by", self._candidate.name, self._keeper.where)
+            self._keeper.release()
+            self._begin_anew()
         self._thread.start()
         log.info("job %s: this driver leads, epoch %d", self._candidate.name, self.epoch)
 
@@ -136,13 +156,16 @@ class Leadership:
             if why is not None:
                 raise UnusableRecordError(why)
 
-    def _wait_for_the_lease(self, standby: bool, meanwhile: Callable[[], object]) -> None:
+    def _wait_for_the_lease(self, standby: bool, meanwhile: Callable[[], object]) -> bool:
+        """False: a standby has had it in the meantime, and lost it."""
         lease_s = self._times.lease_ms * (1 + self._times.drift) / 1000.0
         began, told, idle_since = time.monotonic(), 0.0, time.monotonic()
         while True:
             outcome = self._keeper.wait(_GLANCE_S, heed_rival=not standby)
             if outcome is Waited.HELD:
-                return
+                return True
+            if outcome is Waited.OVER and standby:
+                return False
             rival = self._keeper.rival
             who = f"process {rival.pid} on {rival.host}" if rival is not None else "another driver"
             if outcome is not Waited.TIMEOUT:
@@ -164,19 +187,22 @@ class Leadership:
                 what = "standing by" if standby else f"waiting up to {lease_s:.0f} s to see if it is alive"
                 log.warning("job %s: %s leads; %s", self._candidate.name, who, what)
 
-    def _claim_the_record(self) -> None:
+    def _claim_the_record(self, standby: bool) -> bool:
+        """False: the lease of a standby was lost before the record was claimed."""
         self._go_on(self._claim.start())
         while True:
             state = self._claim.state
             match state:
                 case Leading(record, _):
                     self._claimed = record
-                    return
+                    return True
                 case Barred(why, None):
                     raise UnusableRecordError(why)
                 case Barred(why, record):
                     assert record is not None
                     raise JobHasEndedError(why, record)
+                case Deposed() if standby:
+                    return False
                 case Deposed():
                     raise ConfigurationError(
                         f"the lease in {self._keeper.where} was lost before the record could be written: the store is "
@@ -210,6 +236,7 @@ class Leadership:
         while not answered.wait(_GLANCE_S):
             if not self._keeper.held():
                 break
+        self._end_recorded = outcome is Recording.WRITTEN
         return outcome
 
     def close(self) -> None:

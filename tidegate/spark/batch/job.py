@@ -149,6 +149,9 @@ class BatchJob:
     def spark_groups(self) -> tuple[str, ...]:
         return (self._group,)
 
+    def program_ends(self) -> None:
+        self.cancel()
+
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 

@@ -179,6 +179,9 @@ class MicroBatchJob:
         query = self._query
         return () if query is None else (str(query.runId),)
 
+    def program_ends(self) -> None:
+        self.cancel()
+
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 

@@ -25,6 +25,7 @@ from tidegate.common.metric_values import MetricReport
 from tidegate.network.zmq_transport import JobKeys
 from tidegate.protocol.codec import OtherVersionError, ProtocolError, decode_from_master, encode
 from tidegate.protocol.messages import (
+    Deploy,
     FailureInfo,
     Leave,
     MasterHeartbeat,
@@ -67,7 +68,8 @@ class ControlLink(threading.Thread):
         lease_ms: float | None = None,
         states: Callable[[], tuple[StateReport, ...]] = tuple,
     ) -> None:
-        """`lease_ms`: with high availability, how long the driver leads at most without saying so again."""
+        """`lease_ms`: with high availability, how long the driver leads at most without saying so again. Until it has
+        said for the first time how long it really does, at the latest with the deployment, that is a guess."""
         super().__init__(name="tidegate-control", daemon=True)
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, incarnation.encode())
@@ -92,6 +94,7 @@ class ControlLink(threading.Thread):
         self._waker = Waker()
         self._stopping = False
         self._led_until = math.inf if lease_ms is None else clock.now_ms() + lease_ms  # by our own clock
+        self._led_until_said = False  # by the driver
         self._silenced = False  # metrics were left out, and it was said
         self.main_left = threading.Event()  # set by the mailbox thread when it has left its loop
 
@@ -182,8 +185,12 @@ class ControlLink(threading.Thread):
             except ProtocolError as error:
                 self._report(f"from the driver: {error}", permanent=isinstance(error, OtherVersionError))
                 continue
-            if isinstance(message, MasterHeartbeat) and message.valid_ms is not None and message.heard_ms > 0:
-                self._led_until = max(self._led_until, message.heard_ms + message.valid_ms)
+            if isinstance(message, MasterHeartbeat | Deploy) and message.valid_ms is not None and message.heard_ms > 0:
+                until = message.heard_ms + message.valid_ms
+                self._led_until = max(self._led_until, until) if self._led_until_said else until
+                self._led_until_said = True
+                if self._clock.now_ms() >= self._led_until:
+                    return  # nothing is done that it asks for: `_talk` leaves
             self._deliver(message)
             if isinstance(message, Leave) and self._leave_grace_ms > 0:
                 self._watch_the_leaving(self._leave_grace_ms)

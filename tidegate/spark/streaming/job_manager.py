@@ -54,7 +54,7 @@ from tidegate.protocol.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.protocol.messages import MasterHeartbeat
+from tidegate.protocol.messages import Deploy, MasterHeartbeat
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
@@ -185,6 +185,19 @@ class JobManager(InstructionCarrier):
 
     def cancel(self) -> None:
         self._post(self._master.on_cancel)
+
+    def program_ends(self) -> None:
+        """With high availability the job is not over: the lease is given back, and nothing is recorded."""
+        if self._leadership is None:
+            self.cancel()
+        else:
+            self._post(self._on_program_ends)
+
+    def _on_program_ends(self, now_ms: float) -> list[Instruction]:
+        self._deposed = self._stepped_down = True
+        reason = "its program has ended, and has given its lease back: the job goes on under another driver"
+        log.warning("job %s: %s", self._job_name, reason)
+        return self._master.on_deposed(reason, now_ms)
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -338,7 +351,7 @@ class JobManager(InstructionCarrier):
     # ------------------------------------------------------------ instructions of the JobMaster
     def send(self, instruction: Send) -> None:
         message = instruction.message
-        if self._leadership is not None and isinstance(message, MasterHeartbeat):
+        if self._leadership is not None and isinstance(message, MasterHeartbeat | Deploy):
             message = msgspec.structs.replace(message, valid_ms=self._leadership.valid_ms())
         self._router.send_multipart((instruction.incarnation.encode(), encode(message)))
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from functools import partial
 
 from tidegate.common import options
+from tidegate.common.errors import ConfigurationError
 from tidegate.common.log_lines import LogSettings
 from tidegate.graph.driver_sides import StartingJob
 from tidegate.graph.picklability import check_picklable
 from tidegate.graph.splits import make_splits
 from tidegate.jobmanager.leadership.ended_job import EndedJobClient
 from tidegate.jobmanager.leadership.leadership import JobHasEndedError, Leadership
+from tidegate.jobmanager.leadership.led_here import refuse_second, remember
 from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.jobmanager.preparation import prepare_job
 from tidegate.jobmanager.published_client import PublishedJobClient
@@ -41,6 +43,11 @@ class StreamingRuntime(Runtime):
         graph, configuration = submission.graph, submission.configuration
         check_picklable(graph)
         leadership = available.leadership(graph)
+        try:
+            refuse_second(leadership, graph.name)
+        except ConfigurationError:
+            leadership.close()
+            raise
         keep_warm: Callable[[], None] = lambda: None  # noqa: E731
         try:
             if available.standby:
@@ -51,6 +58,7 @@ class StreamingRuntime(Runtime):
                 keep_warm = partial(warm_up, session, graph.num_slots)
                 keep_warm()
             leadership.campaign(available.standby, keep_warm)
+            remember(leadership)
             submission = dataclasses.replace(
                 submission, graph=dataclasses.replace(graph, job_id=leadership.record.job_id)
             )

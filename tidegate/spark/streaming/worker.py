@@ -130,6 +130,7 @@ class SlotWorker:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 incarnation=incarnation,
+                sent_ms=0.0 if launch.lease_ms is None else self.clock.now_ms(),
             )
         )
         send = self._printer.log if launch.logs is not None and launch.logs.to_driver else None

@@ -153,8 +153,9 @@ def this_machine() -> str:
 
 
 def _is_dead(rival: LeaseRecord) -> bool:
-    """Whether the process is known to be gone; that of another machine never is."""
-    if not rival.machine or rival.machine != this_machine():
+    """Whether the process is known to be gone; that of another machine never is. Machines that were cloned while they
+    ran share their boot, so they have to have the same name as well."""
+    if not rival.machine or (rival.machine, rival.host) != (this_machine(), socket.gethostname()):
         return False
     try:
         os.kill(rival.pid, 0)
