@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import pickle
 import signal
@@ -55,7 +56,7 @@ def open_writer(
         WallClock(),
         operator_id=f"op-{getattr(sink, '_table', 'jdbc')}",
         restored_committables=restored,
-        committables_of_all=restored if of_all is None else of_all,
+        committables_of_all=[sink.shown_to_all(c) for c in (restored if of_all is None else of_all)],
     )
     writer = shipped.create_writer(context)
     writer.committer = shipped.create_committer()
@@ -215,17 +216,73 @@ def test_the_last_row_of_a_key_wins_and_a_commit_may_be_repeated(database: Datab
         assert database.psql(f"SELECT id, text FROM {table} ORDER BY id") == "2|d\n"
 
 
-def test_lots_that_come_in_the_wrong_order_wait(database: Database, table: str) -> None:
-    """As when a rescaling has dealt the lots of one writer to two subtasks."""
-    writer = open_writer(to(database, table).upsert().build())
-    lots = []
-    for text in ("old", "new"):
-        writer.write_batch([(1, text, None)], None)
-        lots += barrier(writer)
-    assert writer.committer.commit(lots[1:]) == lots[1:]
-    assert writer.committer.commit(lots[:1]) == []
-    assert writer.committer.commit(lots[1:]) == []
+def test_lots_that_a_rescaling_has_dealt_out_are_applied_in_their_order(database: Database, table: str) -> None:
+    sink = to(database, table).upsert().build()
+    writer = open_writer(sink)
+    lots = [lot for text in ("old", "new") for lot in barrier_of(writer, [(1, text, None)])]
+    first, second = (open_writer(sink, n, 2, restored=[lots[n]], of_all=lots) for n in range(2))
+    with pytest.raises(PostgresError, match=r"lot 2 of writer .* waits for lot 1"):
+        second.committer.commit(lots[1:])
+    assert first.committer.commit(lots[:1]) == []
+    assert second.committer.commit(lots[1:]) == []
     assert database.psql(f"SELECT text FROM {table}") == "new\n"
+
+
+def test_what_waited_is_applied_before_what_the_next_owner_of_its_key_writes(database: Database, table: str) -> None:
+    """After a rescaling: the lot of the old owner waits in one subtask, and is slow, while the key is now
+    another's. And again after the next one, before either was applied."""
+    sink = to(database, table).upsert().build()
+    (old,) = barrier_of(open_writer(sink), [(1, "old", None), (2, "kept", None)])
+    slow = open_writer(sink, 0, 2, restored=[old], of_all=[old])
+    owner = open_writer(sink, 1, 2, restored=[], of_all=[old])
+    (newer,) = barrier_of(owner, [(1, "newer", None)])
+    with pytest.raises(PostgresError, match="waits for lot 1"):
+        owner.committer.commit([newer])
+    third = open_writer(sink, 2, 3, restored=[newer], of_all=[old, newer])
+    (newest,) = barrier_of(third, [(1, "newest", None)])
+    with pytest.raises(PostgresError, match="waits for lot 1"):
+        third.committer.commit([newer, newest])
+    assert slow.committer.commit([old]) == []
+    for _ in range(2):
+        assert third.committer.commit([newer, newest]) == []
+        assert owner.committer.commit([newer]) == []
+        assert database.psql(f"SELECT id, text FROM {table} ORDER BY id") == "1|newest\n2|kept\n"
+
+
+def test_a_quiet_writer_goes_on_after_its_row_of_the_ledger_was_deleted(database: Database, table: str) -> None:
+    sink = to(database, table).upsert().build()
+    writer = open_writer(sink)
+    savepoint = barrier_of(writer, [(1, "a", None)])
+    assert writer.committer.commit(savepoint) == []
+    database.execute("UPDATE tidegate_ledger SET applied_at = now() - interval '31 days'")
+    sink.check_start(1)  # of another job, which deletes what is old
+    (late,) = barrier_of(writer, [(1, "b", None)])
+    month = 31 * 86_400_000
+    assert writer.committer.commit([dataclasses.replace(late, after_ms=late.after_ms - month)]) == []
+    assert database.psql(f"SELECT text FROM {table}") == "b\n"
+    again = open_writer(sink, restored=savepoint)  # from an old savepoint
+    assert again.committer.commit(savepoint) == []
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["set back", "emptied"])
+def test_a_database_that_was_set_back_is_told_so(database: Database, table: str, emptied: bool) -> None:
+    """What was applied since its backup is gone, and no checkpoint holds it."""
+    writer = open_writer(to(database, table).upsert().build())
+    for n in range(3):
+        assert writer.committer.commit(barrier_of(writer, [(n, "x", None)])) == []
+    (next_one,) = barrier_of(writer, [(3, "x", None)])
+    where = f"WHERE writer = '{next_one.writer}'"
+    database.execute(
+        f"DELETE FROM tidegate_ledger {where}" if emptied else f"UPDATE tidegate_ledger SET lot = 2 {where}"
+    )
+    with pytest.raises(
+        PostgresError, match=f"knows of {'none' if emptied else 2} only.*restored from a backup"
+    ) as told:
+        writer.committer.commit([next_one])
+    assert ids(database, table) == [0, 1, 2]
+    database.execute(str(told.value).split("nothing is missing: ")[1])
+    assert writer.committer.commit([next_one]) == []
+    assert ids(database, table) == [0, 1, 2, 3]
 
 
 def test_a_job_that_starts_again_from_an_older_savepoint_applies_its_new_lots(database: Database, table: str) -> None:

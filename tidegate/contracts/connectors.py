@@ -283,6 +283,10 @@ class Sink(abc.ABC, Generic[T, CommT]):
     sees_all_committables = False
     """True: each writer is told at its start what waits to be committed in all subtasks (see `SinkContext`)."""
 
+    def shown_to_all(self, committable: CommT) -> Any:
+        """What `committables_of_all` has of a committable: itself, unless that is large and others need less of it."""
+        return committable
+
     @abc.abstractmethod
     def create_writer(self, context: SinkContext) -> SinkWriter[T, CommT]: ...
 

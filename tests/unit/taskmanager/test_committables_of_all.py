@@ -24,6 +24,9 @@ class Curious(Sink[Any, Any]):
     def __init__(self, sees_all: bool) -> None:
         self.sees_all_committables = sees_all
 
+    def shown_to_all(self, committable: str) -> str:
+        return committable.upper()
+
     def create_writer(self, context: SinkContext) -> SinkWriter[Any, Any]:
         Seen.contexts.append(context)
         return _Writer(context.subtask)
@@ -71,7 +74,7 @@ def test_after_a_rescaling_each_writer_is_told_of_all_committables(tmp_path: Pat
     own = [context.restored_committables for context in Seen.contexts]
     assert sorted({*own[0], *own[1]}) == ["of 0", "of 1", "of 2"]
     assert all(set(part) != {"of 0", "of 1", "of 2"} for part in own)  # each has a share, nobody has all
-    expected = {"of 0", "of 1", "of 2"} if sees_all else set()
+    expected = {"OF 0", "OF 1", "OF 2"} if sees_all else set()
     assert [set(context.committables_of_all) for context in Seen.contexts] == [expected, expected]
 
 

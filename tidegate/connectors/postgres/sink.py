@@ -9,7 +9,7 @@ from tidegate.common.job_client import JobClient
 from tidegate.connectors.postgres.append import AppendCommitter, AppendWriter, CommittedNames, prepared_names
 from tidegate.connectors.postgres.connection import DatabaseUrl, check_installed
 from tidegate.connectors.postgres.tables import check_rights, look_up
-from tidegate.connectors.postgres.upsert import UpsertCommitter, UpsertWriter, create_ledger
+from tidegate.connectors.postgres.upsert import LotOrder, UpsertCommitter, UpsertWriter, create_ledger
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
 from tidegate.contracts.driver_side import DriverSide
 
@@ -23,6 +23,8 @@ class PostgresSink(Sink[Any, Any], DriverSide):
     table `tidegate_ledger`, which is made beside the user's). Rows are visible when their checkpoint is complete;
     without checkpoints, when the job ends well. Records are Rows, tuples, lists or dicts; a Row of kind DELETE deletes
     its key, when upserting."""
+
+    sees_all_committables = True  # what is still needed, and in which order
 
     def __init__(
         self,
@@ -40,17 +42,17 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         self._key = key
         self._prefix = prefix
         self._committed = CommittedNames()
-        self.sees_all_committables = not upserts
+        self._order = LotOrder()
 
     @staticmethod
     def builder() -> PostgresSinkBuilder:
         return PostgresSinkBuilder()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_committed": None}
+        return {**self.__dict__, "_committed": None, "_order": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {**state, "_committed": CommittedNames()}
+        self.__dict__ = {**state, "_committed": CommittedNames(), "_order": LotOrder()}
 
     # ------------------------------------------------------------ on the driver
     @property
@@ -102,15 +104,19 @@ class PostgresSink(Sink[Any, Any], DriverSide):
     def create_writer(self, context: SinkContext) -> SinkWriter[Any, Any]:
         name = self._prefix or f"tidegate:{context.job_id}:{context.operator_id}"
         if self._upserts:
-            return UpsertWriter(self._url, self._table, self._columns, self._key, name, context)
+            return UpsertWriter(self._url, self._table, self._columns, self._key, name, context, self._order)
         if context.of_one_attempt:
             name = f"{name}:{context.operator_id}"
         return AppendWriter(self._url, self._table, self._columns, name, context, self._committed)
 
     def create_committer(self) -> Committer[Any]:
         if self._upserts:
-            return UpsertCommitter(self._url, self._table, self._columns, self._key)
+            return UpsertCommitter(self._url, self._table, self._columns, self._key, self._order)
         return AppendCommitter(self._url, self._committed)
+
+    def shown_to_all(self, committable: Any) -> Any:
+        """Not the rows of a lot: every subtask gets these when a job recovers."""
+        return committable.name if self._upserts else committable
 
     def discard_leftovers(self, job_id: str) -> None:
         if self._upserts:

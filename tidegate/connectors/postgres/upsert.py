@@ -6,14 +6,18 @@ travel in the checkpoint, and the commit applies them in one transaction that al
 to this lot. A commit that is repeated finds the ledger there already and does nothing.
 
 The ledger's row belongs to one writer (a subtask of one attempt), never to the job: numbers of the job's checkpoints
-come again when it is started from an older savepoint, and new lots would be taken for applied ones. Lots of a writer
-are applied in their order, also when a rescaling has dealt them to different subtasks: one whose predecessor is
-missing waits.
+come again when it is started from an older savepoint, and new lots would be taken for applied ones.
+
+Lots with the same key are applied in their order. Those of one writer come one after the other. After a recovery keys
+have other writers, which know from the checkpoint which lots of the earlier ones wait, whoever has to apply them: a
+lot is applied when the ledger says that all of these were (see `LotOrder`).
 """
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +26,18 @@ from tidegate.connectors.postgres.tables import Table, copy_rows, kind_of, look_
 from tidegate.contracts.connectors import Committer, SinkContext, SinkWriter
 
 LEDGER = "tidegate_ledger"
-_KEPT_DAYS = 30  # rows of writers that have not applied anything for so long
+_KEPT_DAYS = 30  # how long rows of the ledger are kept after their writer's last lot
+_SURELY_KEPT_MS = (_KEPT_DAYS - 1) * 86_400_000.0
 _UPDATE_BEFORE, _DELETE = 1, 3
+
+
+@dataclass(frozen=True)
+class LotName:
+    """A lot without its rows."""
+
+    writer: str  # different in all jobs
+    number: int  # of the lots of this writer, from 1
+    generation: int  # above that of all lots that waited when its writer began
 
 
 @dataclass(frozen=True)
@@ -32,9 +46,39 @@ class Lot:
 
     sink: str
     writer: str
-    number: int  # of the lots of this writer, from 1
+    number: int
     upserts: list[tuple[Any, ...]] = field(repr=False)
     deletes: list[tuple[Any, ...]] = field(repr=False)  # the values of the key
+    generation: int = 0
+    after_ms: float = 0.0  # when the lot before it was made
+
+    @property
+    def name(self) -> LotName:
+        return LotName(self.writer, self.number, self.generation)
+
+
+class LotOrder:
+    """The lots that waited in the checkpoint that a job goes on from, in all subtasks: shared by the writer, which is
+    told of them, and the committer of a process."""
+
+    def __init__(self) -> None:
+        self._waiting: set[LotName] = set()
+
+    def restored(self, lots: Iterable[LotName]) -> int:
+        """Before any lot is applied. The generation of new lots."""
+        self._waiting |= set(lots)
+        return 1 + max((lot.generation for lot in self._waiting), default=-1)
+
+    def before(self, lot: Lot) -> list[LotName]:
+        """What has to be applied before it, as far as it is not known to be."""
+        return [
+            other
+            for other in self._waiting
+            if other.generation < lot.generation or (other.writer == lot.writer and other.number < lot.number)
+        ]
+
+    def applied(self, lots: Iterable[LotName]) -> None:
+        self._waiting -= set(lots)
 
 
 def create_ledger(url: DatabaseUrl) -> None:
@@ -65,7 +109,11 @@ class UpsertWriter(SinkWriter[Any, Lot]):
         key: tuple[str, ...] | None,
         sink: str,
         context: SinkContext,
+        order: LotOrder,
     ) -> None:
+        self._clock = context.clock
+        own = [lot.name for lot in context.restored_committables]
+        self._generation = order.restored([*own, *context.committables_of_all])
         self._connector = url.connector
         with url.connect() as connection:
             self._table = look_up(url, connection, table, columns)
@@ -74,6 +122,7 @@ class UpsertWriter(SinkWriter[Any, Lot]):
         self._sink = sink
         self._writer = f"{context.subtask}-{uuid.uuid4().hex}"
         self._lots = 0
+        self._last_ms = 0.0
         self._rows: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}  # by key; None: delete it
 
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
@@ -98,16 +147,23 @@ class UpsertWriter(SinkWriter[Any, Lot]):
         self._lots += 1
         upserts = [row for row in rows.values() if row is not None]
         deletes = [key for key, row in rows.items() if row is None]
-        return [Lot(self._sink, self._writer, self._lots, upserts, deletes)]
+        after_ms, self._last_ms = self._last_ms, self._clock.now_ms()
+        return [Lot(self._sink, self._writer, self._lots, upserts, deletes, self._generation, after_ms)]
 
 
 class UpsertCommitter(Committer[Lot]):
     """Applies lots, each in a transaction of its own."""
 
     def __init__(
-        self, url: DatabaseUrl, table: str, columns: tuple[str, ...] | None, key: tuple[str, ...] | None
+        self,
+        url: DatabaseUrl,
+        table: str,
+        columns: tuple[str, ...] | None,
+        key: tuple[str, ...] | None,
+        order: LotOrder,
     ) -> None:
         self._url = url
+        self._order = order
         self._name, self._columns, self._key = table, columns, key
         self._connection: Any = None
         self._table: Table | None = None
@@ -115,23 +171,41 @@ class UpsertCommitter(Committer[Lot]):
     def commit(self, committables: list[Lot]) -> list[Lot]:
         import psycopg
 
-        left = []
+        waits = None
         try:
+            if self._connection is None:
+                self._connection = self._url.connect()
+                self._table = look_up(self._url, self._connection, self._name, self._columns)
             for lot in committables:
-                if not self._apply(lot):
-                    left.append(lot)
+                if (before := self._not_applied_before(lot)) is not None:
+                    waits = (
+                        waits
+                        or f"lot {lot.number} of writer {lot.writer} waits for lot {before.number} of {before.writer}"
+                    )
+                else:
+                    self._apply(lot, self._table)
         except psycopg.Error as error:
             self.close()
             raise self._url.refused(f"writing to {self._name}", error) from None
-        return left
+        if waits:
+            raise PostgresError(
+                f"{self._url.connector}, {self._url}: {waits}, which another subtask has to apply first"
+            )
+        return []
 
-    def _apply(self, lot: Lot) -> bool:
-        """False: its predecessor has not been applied yet."""
-        if self._connection is None:
-            self._connection = self._url.connect()
-            self._table = look_up(self._url, self._connection, self._name, self._columns)
-        connection, table = self._connection, self._table
-        assert table is not None
+    def _not_applied_before(self, lot: Lot) -> LotName | None:
+        before = self._order.before(lot)
+        if not before:
+            return None
+        found = self._connection.execute(
+            f"SELECT writer, lot FROM {LEDGER} WHERE writer = ANY(%s)", [[other.writer for other in before]]
+        ).fetchall()
+        applied = dict(found)
+        self._order.applied([other for other in before if applied.get(other.writer, 0) >= other.number])
+        return min(self._order.before(lot), key=lambda other: other.number, default=None)
+
+    def _apply(self, lot: Lot, table: Table) -> None:
+        connection = self._connection
         with connection.transaction():
             # The row is locked until the end: two commits of one writer, in two processes, come one after the other.
             connection.execute(
@@ -142,15 +216,27 @@ class UpsertCommitter(Committer[Lot]):
                 f"SELECT lot FROM {LEDGER} WHERE sink = %s AND writer = %s FOR UPDATE", [lot.sink, lot.writer]
             ).fetchall()
             if applied >= lot.number:
-                return True
-            if applied < lot.number - 1:
-                return False
+                return
+            self._check_predecessor(lot, applied)
             self._write(table, lot)
             connection.execute(
                 f"UPDATE {LEDGER} SET lot = %s, applied_at = now() WHERE sink = %s AND writer = %s",
                 [lot.number, lot.sink, lot.writer],
             )
-        return True
+
+    def _check_predecessor(self, lot: Lot, applied: int) -> None:
+        """It does not wait, so it was applied: then the ledger knows of it, unless that was so long ago that its row
+        was deleted."""
+        age_ms = time.time() * 1000 - lot.after_ms
+        if applied == lot.number - 1 or (applied == 0 and age_ms > _SURELY_KEPT_MS):
+            return
+        raise PostgresError(
+            f"{self._url.connector}, {self._url}: lot {lot.number} of writer {lot.writer} comes next, but the table "
+            f"{LEDGER} knows of {applied or 'none'} only: what was applied since is gone from the database. Was it "
+            "restored from a backup, or the ledger emptied? Start the job from a snapshot that is older than the "
+            f"backup; or, when nothing is missing: INSERT INTO {LEDGER} (sink, writer, lot) VALUES ('{lot.sink}', "
+            f"'{lot.writer}', {lot.number - 1}) ON CONFLICT (sink, writer) DO UPDATE SET lot = excluded.lot"
+        )
 
     def _write(self, table: Table, lot: Lot) -> None:
         key = self._key or table.key

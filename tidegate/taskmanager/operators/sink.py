@@ -33,7 +33,7 @@ class CommitFailedError(TidegateError):
 class SinkOperator(Operator, HandsOverCommittables):
     COMMITTABLES = "tidegate.sink.committables"
     WRITER_STATE = "tidegate.sink.writer"
-    OF_ALL = "tidegate.sink.committables.all"  # union: the same committables, for sinks that want to see everyone's
+    OF_ALL = "tidegate.sink.committables.all"  # union: what all subtasks see of them, for sinks that want that
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
@@ -110,7 +110,7 @@ class SinkOperator(Operator, HandsOverCommittables):
         waiting = [committable for _, committable in self._waiting]
         self._state.update(waiting)
         if self._of_all is not None:
-            self._of_all.update(waiting)
+            self._of_all.update([self._sink.shown_to_all(committable) for committable in waiting])
         try:
             self._writer_state.update(self._writer.snapshot_state(checkpoint_id))
         except Exception as error:
