@@ -21,6 +21,7 @@ from tests.spark.recovery_kit import until
 from tidegate.common import Row, Types
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import RowKind
+from tidegate.connectors.postgres import prefix as prefix_module
 from tidegate.connectors.postgres.connection import PostgresError
 from tidegate.connectors.postgres.sink import PostgresSink, PostgresSinkBuilder
 from tidegate.contracts.connectors import SinkContext
@@ -44,8 +45,11 @@ def open_writer(
     restored: Sequence[Any] = (),
     of_all: Sequence[Any] | None = None,
     job_id: str = "job",
+    checked: bool = True,
 ) -> Any:
-    sink.check_start(1)
+    """`checked` is False for one of a job that runs."""
+    if checked:
+        sink.check_start(1)
     shipped = pickle.loads(pickle.dumps(sink))
     context = SinkContext(
         job_id,
@@ -129,7 +133,7 @@ def test_another_process_commits_what_a_killed_one_prepared_also_after_the_datab
 
 def test_what_no_checkpoint_holds_is_rolled_back_also_after_scaling_down(database: Database, table: str) -> None:
     sink = to(database, table).set_transaction_prefix(table).build()
-    writers = [open_writer(sink, subtask, 3) for subtask in range(3)]
+    writers = [open_writer(sink, subtask, 3, checked=not subtask) for subtask in range(3)]
     kept = []
     for n, writer in enumerate(writers):
         writer.write_batch(rows(n), None)
@@ -137,12 +141,69 @@ def test_what_no_checkpoint_holds_is_rolled_back_also_after_scaling_down(databas
         writer.write_batch(rows(n + 10), None)
         barrier(writer)
         writer.close()
-    after = [open_writer(sink, s, 2, restored=kept[s : s + 1], of_all=kept) for s in range(2)]
+    after = [open_writer(sink, s, 2, restored=kept[s : s + 1], of_all=kept, checked=False) for s in range(2)]
     assert len(database.execute("SELECT 1 FROM pg_prepared_xacts WHERE starts_with(gid, %s)", f"{table}:")) == 3
     assert after[0].committer.commit(kept) == []
     assert ids(database, table) == [0, 1, 2]
     for writer in after:
         writer.close()
+
+
+def test_what_another_prefix_has_prepared_is_left_alone(database: Database, table: str) -> None:
+    """Also one that begins with this one, by a writer and at the end of a job in BATCH mode."""
+    prefix = f"{table}'"  # quotes are part of it
+    others = [f"{prefix}:0", f"{prefix}:b", f"{prefix}-0", f"{prefix}.*"]
+    for number, other in enumerate(others):
+        writer = open_writer(to(database, table).set_transaction_prefix(other).build(), job_id=other)
+        barrier_of(writer, rows(number))
+        writer.close()
+    sink = to(database, table).set_transaction_prefix(prefix).build()
+    for _ in range(2):  # the second finds what the first has left
+        writer = open_writer(sink)
+        barrier_of(writer, rows(10))
+        writer.close()
+
+    def prepared() -> int:
+        return len(database.execute("SELECT 1 FROM pg_prepared_xacts WHERE starts_with(gid, %s)", table))
+
+    assert prepared() == len(others) + 1
+    sink.discard_leftovers("job")
+    assert prepared() == len(others)
+
+
+def test_two_jobs_with_one_prefix(database: Database, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one is refused, before it starts and, when that was too early to tell, by its writers; an attempt of
+    the same job is not, while a worker of the last one still holds on."""
+    monkeypatch.setattr(prefix_module, "_DYING_SECONDS", 0.5)
+    sink = to(database, table).set_transaction_prefix(table).build()
+    first = open_writer(sink, 0, 2)
+    prepared = barrier_of(first, rows(1))
+    with pytest.raises(ConfigurationError, match=f"prefix '{table}' is in use by another job.*set_transaction_prefix"):
+        sink.check_start(1)
+    for subtask in range(2):
+        with pytest.raises(ConfigurationError, match="is in use by another job"):
+            open_writer(sink, subtask, 2, job_id="other", checked=False)
+    again = open_writer(sink, 0, 1, restored=prepared, checked=False)
+    assert again.committer.commit(prepared) == []
+    assert ids(database, table) == [1]
+    first.close()
+    again.close()
+    monkeypatch.setattr(prefix_module, "_DYING_SECONDS", 20.0)
+    open_writer(sink, job_id="other").close()
+
+
+def test_a_writer_takes_records_again_when_its_transactions_are_committed(database: Database, table: str) -> None:
+    writer = open_writer(to(database, table).build())
+    waiting: list[Any] = []
+    while writer.available:
+        waiting += barrier_of(writer, rows(len(waiting)))
+    assert len(waiting) == 8
+    assert writer.committer.commit(waiting[:1]) == []
+    assert writer.available
+    assert writer.committer.commit(waiting[1:]) == []
+    assert writer.available
+    assert not writer._open.names, "what is committed is forgotten"
+    writer.close()
 
 
 def test_a_prepared_transaction_that_somebody_rolled_back_is_an_error(database: Database, table: str) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
+from tidegate.connectors.postgres.prefix import take_prefix
 from tidegate.connectors.postgres.tables import Table, copy_rows, look_up, quoted, rows_of
 from tidegate.contracts.connectors import CommittableLostError, Committer, SinkContext, SinkWriter
 
@@ -29,8 +31,9 @@ class PreparedTransaction:
     number: int
 
 
-class CommittedNames:
-    """Names that were committed in this process: a committer tells the writer beside it."""
+class OpenNames:
+    """Names that were prepared in this process and not committed yet: a committer tells the writer beside it. Only
+    single operations on the set, from both threads."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -45,38 +48,46 @@ class AppendWriter(SinkWriter[Any, PreparedTransaction]):
         table: str,
         columns: tuple[str, ...] | None,
         prefix: str,
+        prefix_is_given: bool,
         context: SinkContext,
-        committed: CommittedNames,
+        opened: OpenNames,
     ) -> None:
         self._url = url
-        self._committed = committed
-        self._connection = url.connect(autocommit=False)
-        self._table: Table = look_up(url, self._connection, table, columns)
-        self._connection.rollback()
-        self._stem = f"{prefix}:{context.subtask}:"
-        if not context.of_one_attempt:
-            self._roll_back_leftovers(prefix, context)
+        self._open = opened
+        self._connection = url.connect()
+        try:
+            self._begin(table, columns, prefix, prefix_is_given, context)
+        except BaseException:
+            self._connection.close()  # and with it the prefix is free
+            raise
+        self._connection.autocommit = False
         self._copying: Any = None  # the context manager of the COPY that is under way
         self._copy: Any = None
-        self._waiting: set[str] = set()
+        self._waiting: list[str] = []
+
+    def _begin(
+        self, table: str, columns: tuple[str, ...] | None, prefix: str, prefix_is_given: bool, context: SinkContext
+    ) -> None:
+        import psycopg
+
+        self._table: Table = look_up(self._url, self._connection, table, columns)
+        self._stem = f"{prefix}:{context.subtask}:"
+        try:
+            if prefix_is_given:
+                take_prefix(self._connection, prefix, context.job_id)
+            if not context.of_one_attempt:
+                self._roll_back_leftovers(prefix, context)
+        except psycopg.Error as error:
+            raise self._url.refused("rolling back what an earlier attempt has left", error) from None
 
     def _roll_back_leftovers(self, prefix: str, context: SinkContext) -> None:
         """Prepared by an earlier attempt, and in no checkpoint: they hold locks and keep the database from cleaning up.
         Those of subtasks that no longer exist are shared out."""
-        import psycopg
-
         needed = {t.name for t in context.restored_committables} | {t.name for t in context.committables_of_all}
-        try:
-            self._connection.autocommit = True
-            for name in prepared_names(self._connection, prefix):
-                owner = name[len(prefix) + 1 :].split(":", 1)[0]
-                mine = owner.isdigit() and int(owner) % context.parallelism == context.subtask
-                if mine and name not in needed:
-                    self._connection.execute(f"ROLLBACK PREPARED '{_escaped(name)}'")
-                    _log.info("rolled back prepared transaction %s, left over from an earlier attempt", name)
-            self._connection.autocommit = False
-        except psycopg.Error as error:
-            raise self._url.refused("rolling back what an earlier attempt has left", error) from None
+        for name, owner in prepared_names(self._connection, prefix).items():
+            if owner % context.parallelism == context.subtask and name not in needed:
+                roll_back(self._connection, name)
+                _log.info("rolled back prepared transaction %s, left over from an earlier attempt", name)
 
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
         import psycopg
@@ -121,13 +132,14 @@ class AppendWriter(SinkWriter[Any, PreparedTransaction]):
                 hint = " (raise max_prepared_transactions and restart the database)"
             raise self._url.refused(f"preparing a transaction{hint}", error) from None
         # PREPARE has ended the transaction for the server; psycopg sees that too, and begins the next one by itself.
-        self._waiting.add(name)
+        self._waiting.append(name)
+        self._open.names.add(name)
         return [PreparedTransaction(name, number)]
 
     @property
     def available(self) -> bool:
-        if self._committed.names and self._waiting:
-            self._waiting -= self._committed.names
+        if self._waiting:
+            self._waiting = [name for name in self._waiting if name in self._open.names]
         return len(self._waiting) < _WAITING
 
     def close(self) -> None:
@@ -144,9 +156,9 @@ class PreparedTransactionLostError(PostgresError, CommittableLostError):
 
 
 class AppendCommitter(Committer[PreparedTransaction]):
-    def __init__(self, url: DatabaseUrl, committed: CommittedNames) -> None:
+    def __init__(self, url: DatabaseUrl, opened: OpenNames) -> None:
         self._url = url
-        self._committed = committed
+        self._open = opened
         self._connection: Any = None
 
     def commit(self, committables: list[PreparedTransaction]) -> list[PreparedTransaction]:
@@ -162,7 +174,7 @@ class AppendCommitter(Committer[PreparedTransaction]):
                     self._check_committed(transaction)
                 except psycopg.errors.ObjectInUse:  # a session that is being ended still holds it
                     return committables[place:]
-                self._committed.names.add(transaction.name)
+                self._open.names.discard(transaction.name)
         except psycopg.Error as error:
             self.close()
             raise self._url.refused("committing a prepared transaction", error) from None
@@ -187,13 +199,25 @@ class AppendCommitter(Committer[PreparedTransaction]):
             connection.close()
 
 
-def prepared_names(connection: Any, prefix: str) -> list[str]:
-    """What is prepared in this database under the prefix."""
+def prepared_names(connection: Any, prefix: str) -> dict[str, int]:
+    """What is prepared in this database under exactly this prefix, with the subtask that did: `a` is not the owner of
+    what belongs to `a:b`."""
+    form = re.compile(re.escape(prefix) + r":(\d+):[0-9a-f]{32}")
+    found = map(form.fullmatch, prepared_below(connection, prefix))
+    return {match[0]: int(match[1]) for match in found if match is not None}
+
+
+def prepared_below(connection: Any, prefix: str) -> list[str]:
+    """What is prepared in this database under the prefix, and under those that go on from it with a colon."""
     found = connection.execute(
         "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s) ORDER BY gid",
         [f"{prefix}:"],
     ).fetchall()
     return [name for (name,) in found]
+
+
+def roll_back(connection: Any, name: str) -> None:
+    connection.execute(f"ROLLBACK PREPARED '{_escaped(name)}'")
 
 
 def _escaped(text: str) -> str:

@@ -6,8 +6,16 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_client import JobClient
-from tidegate.connectors.postgres.append import AppendCommitter, AppendWriter, CommittedNames, prepared_names
+from tidegate.connectors.postgres.append import (
+    AppendCommitter,
+    AppendWriter,
+    OpenNames,
+    prepared_below,
+    prepared_names,
+    roll_back,
+)
 from tidegate.connectors.postgres.connection import DatabaseUrl, check_installed
+from tidegate.connectors.postgres.prefix import check_free
 from tidegate.connectors.postgres.tables import check_rights, look_up
 from tidegate.connectors.postgres.upsert import LotOrder, UpsertCommitter, UpsertWriter, create_ledger
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
@@ -41,7 +49,7 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         self._upserts = upserts
         self._key = key
         self._prefix = prefix
-        self._committed = CommittedNames()
+        self._open = OpenNames()
         self._order = LotOrder()
 
     @staticmethod
@@ -49,10 +57,10 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         return PostgresSinkBuilder()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_committed": None, "_order": None}
+        return {**self.__dict__, "_open": None, "_order": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {**state, "_committed": CommittedNames(), "_order": LotOrder()}
+        self.__dict__ = {**state, "_open": OpenNames(), "_order": LotOrder()}
 
     # ------------------------------------------------------------ on the driver
     @property
@@ -71,6 +79,8 @@ class PostgresSink(Sink[Any, Any], DriverSide):
             else:
                 self._check_prepared(connection, num_slots)
             check_rights(self._url, connection, table, rights)
+            if self._prefix is not None and not self._upserts:
+                check_free(connection, self._prefix)
         if self._upserts:
             create_ledger(self._url)
 
@@ -105,14 +115,13 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         name = self._prefix or f"tidegate:{context.job_id}:{context.operator_id}"
         if self._upserts:
             return UpsertWriter(self._url, self._table, self._columns, self._key, name, context, self._order)
-        if context.of_one_attempt:
-            name = f"{name}:{context.operator_id}"
-        return AppendWriter(self._url, self._table, self._columns, name, context, self._committed)
+        given = self._prefix is not None
+        return AppendWriter(self._url, self._table, self._columns, name, given, context, self._open)
 
     def create_committer(self) -> Committer[Any]:
         if self._upserts:
             return UpsertCommitter(self._url, self._table, self._columns, self._key, self._order)
-        return AppendCommitter(self._url, self._committed)
+        return AppendCommitter(self._url, self._open)
 
     def shown_to_all(self, committable: Any) -> Any:
         """Not the rows of a lot: every subtask gets these when a job recovers."""
@@ -122,8 +131,12 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         if self._upserts:
             return
         with self._url.connect() as connection:
-            for name in prepared_names(connection, self._prefix or f"tidegate:{job_id}"):
-                connection.execute(f"ROLLBACK PREPARED '{name}'")
+            if self._prefix is None:
+                names = prepared_below(connection, f"tidegate:{job_id}")
+            else:
+                names = list(prepared_names(connection, self._prefix))
+            for name in names:
+                roll_back(connection, name)
 
     def __repr__(self) -> str:
         return f"PostgresSink({self._url}, {self._table}, {'upsert' if self._upserts else 'append'})"

@@ -183,7 +183,7 @@ class UpsertCommitter(Committer[Lot]):
                         or f"lot {lot.number} of writer {lot.writer} waits for lot {before.number} of {before.writer}"
                     )
                 else:
-                    self._apply(lot, self._table)
+                    self._apply(lot)
         except psycopg.Error as error:
             self.close()
             raise self._url.refused(f"writing to {self._name}", error) from None
@@ -204,8 +204,9 @@ class UpsertCommitter(Committer[Lot]):
         self._order.applied([other for other in before if applied.get(other.writer, 0) >= other.number])
         return min(self._order.before(lot), key=lambda other: other.number, default=None)
 
-    def _apply(self, lot: Lot, table: Table) -> None:
-        connection = self._connection
+    def _apply(self, lot: Lot) -> None:
+        connection, table = self._connection, self._table
+        assert table is not None
         with connection.transaction():
             # The row is locked until the end: two commits of one writer, in two processes, come one after the other.
             connection.execute(
