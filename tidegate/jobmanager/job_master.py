@@ -195,6 +195,14 @@ class JobMaster:
         outcomes = self._job.model.on_recorded(checkpoint_id, recorded, now_ms)
         return self._become(state.apply(outcomes, now_ms).on_storage_answered(now_ms), now_ms)
 
+    def on_directory_taken(self, why: str, now_ms: float) -> list[Instruction]:
+        """Another run has taken the job's checkpoint directory for good, so none of its checkpoints will ever be
+        complete again, and another attempt would only write to sinks what the other run writes too: the job fails. Not
+        with high availability, where the lease of the job decides."""
+        state = self._at(now_ms)
+        text = f"another run has taken the checkpoint directory of this job, which ends here: {why}"
+        return self._become(state.on_bad_message(FailureInfo(summary=text, permanent=True), now_ms), now_ms)
+
     def on_deposed(self, reason: str, now_ms: float) -> list[Instruction]:
         """High availability: this JobManager does not lead the job any more, or cannot know. Its workers are sent away,
         and the job ends here as SUSPENDED: another JobManager goes on with it. The host deletes and writes nothing more

@@ -72,8 +72,8 @@ class JobState(ABC):
         """Of a slot of this state's gang."""
 
     def on_bad_message(self, failure: FailureInfo, now_ms: float) -> JobState | Due:
-        """A worker of this state's gang has sent what cannot be read, or cannot be true. Nothing more can fail while no
-        gang works: it is only logged."""
+        """A worker of this state's gang has sent what cannot be read, or cannot be true; or the host has found another
+        reason why it cannot go on. Nothing more can fail while no gang works: it is only logged."""
         self.job.out.log(logging.WARNING, failure.summary)
         return self
 

@@ -83,8 +83,9 @@ def prepare_job(
     restart = make_restart_strategy(restart_strategy_of(configuration, checkpoints is not None), random.Random())
     # Without checkpointing there are still savepoints, which have folders of their own.
     permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
+    guard = _no_guard if leadership is None else leadership.check
     storage: CheckpointStorage = (
-        JobManagerStorage(permissions=permissions)
+        JobManagerStorage(permissions=permissions, guard=guard)
         if checkpoints is None
         else _storage_of(graph.job_id, configuration, leadership)
     )
@@ -111,6 +112,10 @@ def prepare_job(
         storage.close()
         raise
     return PreparedJob(graph, master, settings, storage, configuration, leadership)
+
+
+def _no_guard() -> None:
+    """Nobody else runs the job."""
 
 
 def runtime_settings(configuration: Configuration, checkpoints: CheckpointSettings | None) -> RuntimeSettings:
@@ -148,7 +153,7 @@ def _storage_of(job_id: str, configuration: Configuration, leadership: Leadershi
 
 
 def checkpoint_storage(
-    configuration: Configuration, job_id: str, guard: Callable[[], None] = lambda: None
+    configuration: Configuration, job_id: str, guard: Callable[[], None] = _no_guard
 ) -> CheckpointStorage:
     """Files when a directory is configured, otherwise the JobManager's memory. Not opened yet. `guard`: see
     `FileSystemStorage`."""
@@ -168,7 +173,7 @@ def checkpoint_storage(
         return FileSystemStorage(
             directory, job_id, codec=codec, memory_limit=limit, permissions=permissions, guard=guard
         )
-    return JobManagerStorage(limit, codec, permissions)
+    return JobManagerStorage(limit, codec, permissions, guard)
 
 
 def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint) -> RestorePoint:

@@ -13,6 +13,7 @@ from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_directory
+from tidegate.storage.leases.keeper import DirectoryTakenError
 from tidegate.storage.workers import WARN_AFTER_S, Closed, StorageThreads
 
 log = logging.getLogger("tidegate.jobmanager")
@@ -23,11 +24,31 @@ _AT_ONCE = 100  # paths that are deleted as one piece of work: progress is seen 
 T = TypeVar("T")
 
 
+def write_metadata(storage: CheckpointStorage, instruction: WriteMetadata) -> None:
+    """Makes the checkpoint or savepoint complete, or raises: LeaseLostError when the job is not this run's any more,
+    also when that came about while it was written."""
+    if not instruction.target:
+        storage.write_metadata(instruction.metadata)
+        return
+    storage.check_owned()
+    write_savepoint_metadata(storage.worker_storage().savepoint_files(instruction.target), instruction.metadata)
+    storage.check_owned()
+
+
 class StorageWork:
     """For the thread of a JobManager: nothing blocks but `close`, which also closes the storage, open until then."""
 
-    def __init__(self, storage: CheckpointStorage, threads: StorageThreads | None = None) -> None:
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        threads: StorageThreads | None = None,
+        *,
+        taken: Callable[[str], object] = lambda why: None,
+    ) -> None:
+        """`taken`: called on another thread, before the answer, when a write was refused since another run has taken
+        the directory for good."""
         self._storage = storage
+        self._taken = taken
         self._threads = threads or StorageThreads(storage.root or "the JobManager's memory", warn_after_s=WARN_AFTER_S)
 
     def write_metadata(self, instruction: WriteMetadata, done: Callable[[str | None], None]) -> None:
@@ -37,11 +58,10 @@ class StorageWork:
         def write() -> None:
             error: str | None = None
             try:
-                if target:
-                    write_savepoint_metadata(self._storage.worker_storage().savepoint_files(target), metadata)
-                else:
-                    self._storage.write_metadata(metadata)
+                write_metadata(self._storage, instruction)
             except Exception as failure:
+                if isinstance(failure, DirectoryTakenError):
+                    self._taken(str(failure))
                 error = f"{type(failure).__name__}: {failure}"
             done(error)
 
@@ -57,6 +77,7 @@ class StorageWork:
 
         def delete() -> None:
             try:
+                self._storage.check_owned()
                 files = self._storage.worker_storage().savepoint_files(target)
                 files.delete_file(METADATA_NAME, for_good=True)  # first: what is left half deleted is not complete
                 files.delete_directory("")
@@ -87,7 +108,16 @@ class StorageWork:
     def delete_claimed(self, instruction: DeleteClaimed, now_ms: float) -> None:
         root, checkpoint_id, older = instruction.root, instruction.checkpoint_id, instruction.older
         what = f"deleting the claimed checkpoint {checkpoint_id} in {root}"
-        self._threads.delete(what, lambda: _warn(delete_claimed(root, checkpoint_id, now_ms, older)), [])
+
+        def delete() -> None:
+            try:
+                self._storage.check_owned()
+            except SnapshotError as error:
+                _warn([f"the claimed checkpoint {checkpoint_id} in {root} was not deleted: {error}"])
+                return
+            _warn(delete_claimed(root, checkpoint_id, now_ms, older))
+
+        self._threads.delete(what, delete, [])
 
     def look(self, what: str, do: Callable[[], object]) -> bool:
         """Something else that may block. False after the end of the job: then it is not done."""

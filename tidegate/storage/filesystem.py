@@ -100,7 +100,8 @@ class FileSystemStorage:
         self._lock = None
 
     def check_owned(self) -> None:
-        """LeaseLostError when another run may be using the directory. Nothing to check before `open`."""
+        """LeaseLostError when another run may be using the directory, DirectoryTakenError when one is; before anything
+        is written for the job, be it elsewhere. Nothing to check before `open`."""
         self._guard()
         if self._lock is not None:
             self._lock.check()

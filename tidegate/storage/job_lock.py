@@ -20,7 +20,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.storage.files import OWNER, PERMISSIONS, Permissions, make_directories, storage_errors
 from tidegate.storage.job_directory import LOCK
 from tidegate.storage.leases.cells import Cell, open_cell
-from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
+from tidegate.storage.leases.keeper import DirectoryTakenError, LeaseKeeper, LeaseLostError, Waited
 from tidegate.storage.leases.lease import LeaseTimes
 from tidegate.storage.location import StorageLocation
 
@@ -44,7 +44,8 @@ class JobLock(Protocol):
         """ConfigurationError when somebody else holds it."""
 
     def check(self) -> None:
-        """LeaseLostError when it is not ours any more, or nobody can be sure."""
+        """LeaseLostError when it is not ours any more, or nobody can be sure; DirectoryTakenError when another run is
+        known to hold it."""
 
     def release(self) -> None:
         """Never raises."""
@@ -81,6 +82,12 @@ class LocalJobLock:
     def check(self) -> None:
         with storage_errors("look at", self._path):
             ours = _same_file(self._fd, self._path)
+            other = None if ours else _holder(self._path)
+        if other is not None:
+            raise DirectoryTakenError(
+                f"nothing is written below {self._directory}: its lock is held by process {other.pid} on {other.host}, "
+                "which has taken the directory after the lock of this run was deleted or moved away"
+            )
         if not ours:
             raise LeaseLostError(
                 f"nothing is written below {self._directory}: the lock of this run, {self._path}, was deleted or moved "
@@ -156,6 +163,21 @@ def _decode(data: bytes) -> LockOwner | None:
         return msgspec.json.decode(data, type=LockOwner)
     except UNREADABLE:
         return None
+
+
+def _holder(path: str) -> LockOwner | None:
+    """Who holds the lock file that lies there; None when nobody does, or there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _decode(os.pread(fd, 4096, 0))
+    finally:
+        os.close(fd)
+    return None
 
 
 def _same_file(fd: int, path: str) -> bool:

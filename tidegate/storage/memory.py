@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.storage import compression
@@ -17,13 +19,18 @@ NOT_ADDRESSABLE = "<in the JobManager's memory>"
 
 
 class JobManagerStorage:
-    """The same calls as `FileSystemStorage`. `max_state_size`: bytes per task and checkpoint."""
+    """The same calls as `FileSystemStorage`. `max_state_size`: bytes per task and checkpoint. `guard`: see there."""
 
     root = ""
 
     def __init__(
-        self, max_state_size: int = DEFAULT_MEMORY_LIMIT, codec: str = compression.NONE, permissions: str = OWNER
+        self,
+        max_state_size: int = DEFAULT_MEMORY_LIMIT,
+        codec: str = compression.NONE,
+        permissions: str = OWNER,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
+        self._guard = guard
         self._max_state_size = max_state_size
         self._codec = codec
         self._permissions = permissions  # of savepoints
@@ -33,6 +40,9 @@ class JobManagerStorage:
 
     def close(self) -> None: ...
 
+    def check_owned(self) -> None:
+        self._guard()
+
     def worker_storage(self) -> WorkerStorage:
         return JobManagerWorkerStorage(self._max_state_size, codec=self._codec, permissions=self._permissions)
 
@@ -40,6 +50,7 @@ class JobManagerStorage:
         return InlineStateSource()
 
     def write_metadata(self, metadata: CheckpointMetadata) -> str:
+        self.check_owned()
         self._metadata[metadata.checkpoint_id] = metadata
         return NOT_ADDRESSABLE
 

@@ -43,6 +43,7 @@ from tidegate.jobmanager.live_state import LiveStates, StateHandle
 from tidegate.jobmanager.preparation import PreparedJob, prepare_job
 from tidegate.jobmanager.runtime import Submission
 from tidegate.jobmanager.state_queries import StateQueries
+from tidegate.jobmanager.storage_work import write_metadata
 from tidegate.network.wire import CREDIT, Frame
 from tidegate.protocol.codec import decode_from_master, encode
 from tidegate.protocol.instructions import (
@@ -65,9 +66,9 @@ from tidegate.protocol.instructions import (
     WriteMetadata,
 )
 from tidegate.protocol.messages import Message, Register, SlotToMaster
-from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
+from tidegate.storage.leases.keeper import DirectoryTakenError
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.testing.clock import EPOCH, ManualClock
 from tidegate.testing.faults import Fault, FaultPlan
@@ -317,17 +318,15 @@ class InProcessJob(InstructionCarrier):
             found.on_message(decode_from_master(encode(instruction.message)))
 
     def write_metadata(self, instruction: WriteMetadata) -> None:
-        storage, metadata = self.prepared.storage, instruction.metadata
         error: str | None = None
         try:
-            if instruction.target:
-                write_savepoint_metadata(storage.worker_storage().savepoint_files(instruction.target), metadata)
-            else:
-                storage.write_metadata(metadata)
+            write_metadata(self.prepared.storage, instruction)
         except Exception as failure:
             error = str(failure)
+            if isinstance(failure, DirectoryTakenError):
+                self.carry_out(self.master.on_directory_taken(error, self.clock.now))
         answer = self.master.on_metadata_written
-        self.carry_out(answer(instruction.attempt, metadata.checkpoint_id, error, self.clock.now))
+        self.carry_out(answer(instruction.attempt, instruction.metadata.checkpoint_id, error, self.clock.now))
 
     def record_snapshot(self, instruction: RecordSnapshot) -> None:
         raise InternalError("a job in one process has no high availability")

@@ -13,9 +13,10 @@ import pytest
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.jobmanager import storage_work
 from tidegate.jobmanager.storage_work import StorageWork
-from tidegate.protocol.instructions import DeleteSavepoint, DeleteState, WriteMetadata
+from tidegate.protocol.instructions import DeleteClaimed, DeleteSavepoint, DeleteState, WriteMetadata
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.leases.keeper import DirectoryTakenError, LeaseLostError
 from tidegate.storage.metadata import FORMAT_VERSION
 from tidegate.storage.workers import Closed, StorageThreads
 
@@ -40,6 +41,16 @@ class HangingStorage(FileSystemStorage):
         super().__init__(str(directory), "job")
         self.hangs = ""
         self.let_go = threading.Event()
+
+        self.owned = LeaseLostError("")
+        self.is_lost = False
+        self.lose_it_meanwhile = False
+
+    def check_owned(self) -> None:
+        if self.is_lost:
+            raise self.owned
+        self.is_lost = self.lose_it_meanwhile
+        super().check_owned()
 
     def _pass(self, call: str) -> None:
         if call == self.hangs:
@@ -66,7 +77,9 @@ class Host:
     def __init__(self, tmp_path: Path) -> None:
         self.storage = HangingStorage(tmp_path)
         self.storage.open(0.0)
-        self.work = StorageWork(self.storage, StorageThreads(self.storage.root, warn_after_s=0.05))
+        self.taken: list[str] = []
+        threads = StorageThreads(self.storage.root, warn_after_s=0.05)
+        self.work = StorageWork(self.storage, threads, taken=self.taken.append)
         self.answers: list[tuple[int, str | None]] = []
 
     def write(self, n: int, target: str = "") -> None:
@@ -159,3 +172,42 @@ def test_many_files_are_deleted_in_pieces(host, tmp_path):
     assert host.work.close() is Closed.ALL_DONE
     assert pieces == [100, 100, 50]
     assert not folder.exists()
+
+
+# ---------------------------------------------------------------- a run that has lost its directory
+
+
+@pytest.mark.parametrize("savepoint", [False, True])
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_run_that_has_lost_its_directory_completes_nothing(host, tmp_path, savepoint, meanwhile):
+    host.storage.is_lost, host.storage.lose_it_meanwhile = not meanwhile, meanwhile
+    host.write(1, str(tmp_path / "savepoint") if savepoint else "")
+    host.until(lambda: host.answers)
+    assert "LeaseLostError" in host.answers[0][1]
+    assert host.taken == []
+
+
+@pytest.mark.parametrize("savepoint", [False, True])
+def test_that_another_run_has_taken_the_directory_for_good_is_told_before_the_answer(host, tmp_path, savepoint):
+    host.storage.is_lost, host.storage.owned = True, DirectoryTakenError("by process 7")
+    told: list[int] = []
+    host.work._taken = lambda why: told.append(len(host.answers))
+    host.write(1, str(tmp_path / "savepoint") if savepoint else "")
+    host.until(lambda: host.answers)
+    assert told == [0]
+    assert "by process 7" in host.answers[0][1]
+
+
+def test_a_run_that_has_lost_its_directory_deletes_neither_savepoints_nor_claimed_checkpoints(host, tmp_path):
+    host.write(1, str(tmp_path / "savepoint"))
+    other = FileSystemStorage(str(tmp_path), "other")
+    other.open(0.0)
+    other.write_metadata(METADATA)
+    other.close()
+    host.until(lambda: host.answers)
+    host.storage.is_lost = True
+    host.work.delete_savepoint(DeleteSavepoint(str(tmp_path / "savepoint")))
+    host.work.delete_claimed(DeleteClaimed(other.root, CheckpointId(1), False), 0.0)
+    assert host.work.close() is Closed.ALL_DONE
+    assert (tmp_path / "savepoint" / "_metadata").exists()
+    assert other.completed_checkpoints() == [1]

@@ -26,7 +26,7 @@ from tidegate.storage.files import LocalFiles, write_file
 from tidegate.storage.filesystem import FileSystemStorage, latest_aligned
 from tidegate.storage.handles import FileRange, InlineBytes
 from tidegate.storage.job_lock import LocalJobLock
-from tidegate.storage.leases.keeper import LeaseLostError
+from tidegate.storage.leases.keeper import DirectoryTakenError, LeaseLostError
 from tidegate.storage.location import StorageLocation, below
 from tidegate.storage.metadata import read_metadata
 from tidegate.storage.worker_storage import file_source
@@ -372,11 +372,29 @@ def test_a_run_whose_lock_was_deleted_writes_and_deletes_nothing(tmp_path):
     first.write_metadata(checkpoint(1))
     (tmp_path / "job" / "_lock").unlink()
     second.open(0.0)
-    with pytest.raises(LeaseLostError, match="another run may be using"):
+    with pytest.raises(DirectoryTakenError, match=f"held by process {os.getpid()}"):
         first.write_metadata(checkpoint(2))
     assert "not deleted" in first.delete(Deletion(directories=["chk-1"]))[0]
     assert second.completed_checkpoints() == [1]
     second.close()
+
+
+def test_a_lock_that_nobody_holds_may_come_back(tmp_path):
+    """Of a directory that is away, or in whose place another one lies, with the lock of a run that has died."""
+    storage = FileSystemStorage(str(tmp_path / "mounted"), "job")
+    storage.open(0.0)
+    storage.write_metadata(checkpoint(1))
+    os.rename(tmp_path / "mounted", tmp_path / "away")
+    for left in (False, True):
+        if left:
+            shutil.copytree(tmp_path / "away", tmp_path / "mounted")
+        with pytest.raises(LeaseLostError) as raised:
+            storage.check_owned()
+        assert not isinstance(raised.value, DirectoryTakenError)
+    shutil.rmtree(tmp_path / "mounted")
+    os.rename(tmp_path / "away", tmp_path / "mounted")
+    storage.check_owned()
+    storage.close()
 
 
 # ---------------------------------------------------------------- locations

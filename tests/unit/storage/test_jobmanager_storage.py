@@ -8,6 +8,7 @@ from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.errors import SnapshotError
 from tidegate.storage.cleanup import SharedFileRegistry
 from tidegate.storage.handles import FileRange, InlineBytes
+from tidegate.storage.leases.keeper import LeaseLostError
 from tidegate.storage.memory import JobManagerStorage
 
 
@@ -59,3 +60,14 @@ def test_completed_checkpoints_are_kept_until_they_are_discarded():
     assert storage.read_metadata(2) == checkpoint(2)
     with pytest.raises(SnapshotError):
         storage.read_metadata(1)
+
+
+def test_a_run_that_does_not_lead_any_more_completes_nothing() -> None:
+    def refuse() -> None:
+        raise LeaseLostError("another driver leads")
+
+    storage = JobManagerStorage(guard=refuse)
+    for call in (storage.check_owned, lambda: storage.write_metadata(checkpoint(1))):
+        with pytest.raises(LeaseLostError):
+            call()
+    assert storage.completed_checkpoints() == []

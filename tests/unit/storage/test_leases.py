@@ -22,7 +22,7 @@ from tidegate.storage.job_lock import LeaseJobLock
 from tidegate.storage.leases import cells, keeper
 from tidegate.storage.leases.answers import stored
 from tidegate.storage.leases.cells import BestEffortCell, FileCell, S3Cell, open_cell
-from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
+from tidegate.storage.leases.keeper import DirectoryTakenError, LeaseKeeper, LeaseLostError, Waited
 from tidegate.storage.leases.lease import LeaseRecord, LeaseTimes, Stored
 from tidegate.storage.location import StorageLocation
 
@@ -240,6 +240,13 @@ class OnStore(FileSystemStorage):
         return LeaseJobLock(self._location, self.store, TIMES)
 
 
+def has_been_taken(storage: FileSystemStorage) -> bool:
+    """As it knows when it has looked who owns the lease now."""
+    with pytest.raises(LeaseLostError) as raised:
+        storage.check_owned()
+    return isinstance(raised.value, DirectoryTakenError)
+
+
 def test_a_run_that_was_stalled_past_its_lease_writes_no_metadata(tmp_path, make_store):
     stalling = Stalling(make_store())
     first, second = OnStore(tmp_path / "c", stalling), OnStore(tmp_path / "c", make_store())
@@ -253,6 +260,10 @@ def test_a_run_that_was_stalled_past_its_lease_writes_no_metadata(tmp_path, make
     stalling.open.set()
     with pytest.raises(LeaseLostError):
         first.write_metadata(checkpoint(3))
+    end = time.monotonic() + 20
+    while not has_been_taken(first) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert has_been_taken(first)
     assert second.completed_checkpoints() == [1, 2]
     first.close()
     second.close()

@@ -16,6 +16,7 @@ from tidegate.datastream import KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.storage import files
+from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.testing.in_process_job import InProcessJob
 
 RECORDS = 300
@@ -154,3 +155,18 @@ def test_a_full_local_disk_is_an_ordinary_failure(tmp_path, monkeypatch):
         assert exact(job)
         assert "No space left on device" in job.logged
         assert "falling back" not in job.logged
+
+
+def test_a_run_whose_directory_another_one_has_taken_ends(tmp_path):
+    """It would be restarted for ever, and its sinks would go on writing what the other run writes too."""
+    with make_job(tmp_path, "hashmap") as job:
+        job.advance(350)
+        (lock,) = (tmp_path / "checkpoints").glob("*/_lock")
+        lock.unlink()
+        other = FileSystemStorage(str(tmp_path / "checkpoints"), lock.parent.name)
+        other.open(0.0)
+        assert job.run_to_end() is JobStatus.FAILED
+        assert job.restarts == 0
+        assert "another run has taken the checkpoint directory" in job.failure
+        assert len(other.completed_checkpoints()) == 3
+        other.close()

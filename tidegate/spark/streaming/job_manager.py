@@ -164,7 +164,7 @@ class JobManager(InstructionCarrier):
         host = _driver_host(self._session)
         port = self._router.bind_to_random_port(f"tcp://{host}")
         self._address = f"tcp://{host}:{port}"
-        self._storage_work = StorageWork(self._storage)
+        self._storage_work = StorageWork(self._storage, taken=self._directory_taken)
         add_running_job(self)
         self._port.open()  # before the thread, which closes it
         self._thread.start()
@@ -394,6 +394,10 @@ class JobManager(InstructionCarrier):
             instruction,
             lambda error: self._post(lambda now: self._master.on_metadata_written(attempt, n, error, now)),
         )
+
+    def _directory_taken(self, why: str) -> None:
+        if self._leadership is None:
+            self._post(lambda now: self._master.on_directory_taken(why, now))
 
     def delete_savepoint(self, instruction: DeleteSavepoint) -> None:
         self._storage_work.delete_savepoint(instruction)

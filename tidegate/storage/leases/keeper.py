@@ -21,6 +21,10 @@ class LeaseLostError(SnapshotError):
     to."""
 
 
+class DirectoryTakenError(LeaseLostError):
+    """Likewise, and it never will again: another run has taken the directory."""
+
+
 class Waited(enum.Enum):
     """What became of the wish to have a lease."""
 
@@ -77,10 +81,10 @@ class LeaseKeeper:
         return "another run has taken it" if self.lost() else "it could not be renewed in time"
 
     def check(self) -> None:
-        """LeaseLostError unless the lease is held at this moment."""
+        """LeaseLostError unless the lease is held at this moment; DirectoryTakenError when it never will be again."""
         if not self.held():
-            where = self._store.where
-            raise LeaseLostError(f"nothing is written below {where}, whose lease is not ours: {self.why_not()}")
+            kind = DirectoryTakenError if self.lost() else LeaseLostError
+            raise kind(f"nothing is written below {self._store.where}, whose lease is not ours: {self.why_not()}")
 
     def valid_ms(self) -> float:
         """How long it is held from now on if it is not renewed; 0: it is not held."""
