@@ -230,6 +230,8 @@ class SinkContext:
         self.restored_committables = list(restored_committables)
         self.committables_of_all = list(committables_of_all)
         self.of_one_attempt = of_one_attempt
+        # From any thread: the writer may be `available` again. None: nobody would hear it (BATCH).
+        self.wake: Callable[[], None] | None = None
 
 
 class SinkWriter(abc.ABC, Generic[T, CommT]):
@@ -254,7 +256,8 @@ class SinkWriter(abc.ABC, Generic[T, CommT]):
 
     @property
     def available(self) -> bool:
-        """False while the writer cannot take more; the task then waits without blocking the slot."""
+        """False while the writer cannot take more; the task then waits without blocking the slot. It looks again when
+        something else happens in the slot, after a second if nothing does, and at once after `SinkContext.wake`."""
         return True
 
     def close(self) -> None:

@@ -73,6 +73,9 @@ class SinkOperator(Operator, HandsOverCommittables):
             committables_of_all=[] if self._of_all is None else list(self._of_all.get()),
             of_one_attempt=c.sink_owner is not None,
         )
+        post = c.post
+        if post is not None:
+            where.wake = lambda: post(_look_again)
         try:
             self._committer = self._sink.create_committer()
             self._writer = self._sink.create_writer(where)
@@ -189,6 +192,10 @@ class SinkOperator(Operator, HandsOverCommittables):
                 except Exception as error:
                     self.fail("close()", error)
         self._writer = self._committer = None
+
+
+def _look_again() -> None:
+    """The mail alone makes the task take its next step, which asks whether the writer is available."""
 
 
 def _commit(
