@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -41,6 +41,7 @@ def open_writer(
     of_all: Sequence[Any] | None = None,
     job_id: str = "job",
     attempt: str = "",
+    wake: Callable[[], None] | None = None,
 ) -> Any:
     """`attempt`: the name of one in BATCH mode, where several may run side by side."""
     shipped: KafkaSink = cloudpickle.loads(cloudpickle.dumps(sink))
@@ -56,6 +57,7 @@ def open_writer(
         committables_of_all=restored if of_all is None else of_all,
         of_one_attempt=bool(attempt),
     )
+    context.wake = wake
     writer = shipped.create_writer(context)
     writer.committer = shipped.create_committer()
     _wait_for(writer)

@@ -101,6 +101,44 @@ def test_a_transaction_is_written_committed_and_read(secured: Any, name: str) ->
     assert SECRET not in repr(sink) + repr(reading.source) + repr(committables)
 
 
+def test_who_sees_a_topic_but_may_not_use_it_is_told_so_before_the_start(secured: Any, name: str) -> None:
+    broker, properties = secured
+    topic = broker.create_topic(name)
+    guest = properties | {"sasl.username": "guest"}
+    allow(broker, "TOPIC", topic, "DESCRIBE")
+    with pytest.raises(KafkaError, match=f"sees topic '{topic}' but lacks the right to READ it"):
+        source_of(broker, topic, guest).create_splits(1)
+    with pytest.raises(KafkaError, match=f"sees topic '{topic}' but lacks the right to WRITE it"):
+        sink_of(broker, topic, guest).check_start(1)
+    allow(broker, "TOPIC", topic, "READ", "WRITE")
+    assert len(source_of(broker, topic, guest).create_splits(1)) == 1
+    sink = sink_of(broker, topic, guest)
+    with pytest.raises(KafkaError, match=f"may not use transactional ids that begin with '{topic}'"):
+        sink.check_start(1)
+    sink.job_refused()
+
+
+def allow(broker: Broker, kind: str, name: str, *operations: str) -> None:
+    """The guest may do these; returns when the broker knows."""
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    literal, permission = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    rules = [
+        AclBinding(ResourceType[kind], name, literal, "User:guest", "*", AclOperation[operation], permission)
+        for operation in operations
+    ]
+    for answer in admin.create_acls(rules).values():
+        answer.result(20)
+
+
 @pytest.mark.parametrize(
     ("wrong", "start"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -15,14 +16,18 @@ import pytest
 
 from tests.connectors.broker import Broker, running_broker
 from tests.connectors.kafka_kit import barrier, builder, numbers, open_writer, write
+from tidegate.common import WatermarkStrategy
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import ByteArraySchema, SimpleStringSchema
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema, KafkaTopicSelector
 from tidegate.connectors.kafka.settings import KafkaError
 from tidegate.connectors.kafka.sink import KafkaSink
-from tidegate.connectors.kafka.transactions import TransactionClient
+from tidegate.connectors.kafka.transactions import Fate, KafkaTransaction, TransactionClient, Witness
 from tidegate.contracts.connectors import DeliveryGuarantee
+from tidegate.datastream import StreamExecutionEnvironment
+from tidegate.graph.chaining import build_job_graph
+from tidegate.jobmanager.job_publisher import JobPublisher
 
 
 @pytest.fixture
@@ -117,6 +122,19 @@ def test_a_job_that_never_completed_a_checkpoint_leaves_nothing_open(broker: Bro
     second.close()
 
 
+def test_a_writer_wakes_its_task_when_its_next_producer_is_ready(broker: Broker, topic: str) -> None:
+    """Otherwise the barrier behind the records that wait for it would wait for the slot to look by itself."""
+    woken = threading.Event()
+    writer = open_writer(builder(broker, topic).build(), wake=woken.set)
+    for n in range(3):
+        assert woken.wait(30)
+        assert writer.available
+        woken.clear()
+        write(writer, [str(n)])
+        assert writer.committer.commit(barrier(writer)) == []
+    writer.close()
+
+
 def test_ids_come_from_a_small_pool(broker: Broker, topic: str) -> None:
     writer = open_writer(builder(broker, topic).build())
     used = set()
@@ -175,13 +193,47 @@ def test_a_transaction_that_times_out_before_its_barrier_fails_the_checkpoint(br
 def test_a_transaction_that_comes_near_its_timeout_is_warned_about(
     broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer = open_writer(builder(broker, topic).set_property("transaction.timeout.ms", "3000").build())
+    """The time until the commit counts, however long the job was down meanwhile; it is said once."""
+    sink = builder(broker, topic).set_property("transaction.timeout.ms", "30000").build()
+    writer = open_writer(sink)
     write(writer, ["x"])
-    time.sleep(1.2)
-    with caplog.at_level(logging.WARNING, logger="tidegate.connectors.kafka.writers"):
-        committables = barrier(writer)
-    assert "transaction.timeout.ms" in caplog.text
-    assert writer.committer.commit(committables) == []
+    (transaction,) = barrier(writer)
+    assert time.time() * 1000 - 60_000 < transaction.opened_ms <= time.time() * 1000
+    long_ago = dataclasses.replace(transaction, opened_ms=transaction.opened_ms - 11_000)
+    with caplog.at_level(logging.WARNING, logger="tidegate.connectors.kafka.sink"):
+        after = sink.create_committer()
+        assert after is not None
+        assert after.commit([dataclasses.replace(transaction, opened_ms=0.0)]) == []  # of an older snapshot
+        assert not caplog.records
+        for _ in range(2):
+            assert after.commit([long_ago]) == []
+    (record,) = caplog.records
+    assert "the broker aborts it after 30 s (transaction.timeout.ms)" in record.getMessage()
+
+
+def test_a_committable_of_an_older_version_is_read() -> None:
+    old = KafkaTransaction("id", 1, 2, Witness("topic", 0, 3), 4, 5.0)
+    state = dict(old.__dict__)
+    del state["opened_ms"]
+    read = KafkaTransaction.__new__(KafkaTransaction)
+    read.__dict__.update(state)  # as unpickling does
+    assert read == dataclasses.replace(old, opened_ms=0.0)
+
+
+def test_the_fate_of_a_transaction_whose_topic_was_deleted(broker: Broker, topic: str) -> None:
+    """As after a restart from an old savepoint: the end is not known, and there is nothing left to commit."""
+    from confluent_kafka.admin import AdminClient
+
+    writer = open_writer(builder(broker, topic).build())
+    write(writer, ["gone"])
+    (transaction,) = barrier(writer)
+    assert writer.committer.commit([transaction]) == []
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(10)
+    assert client(broker).fate(transaction.witness) is Fate.DELETED
+    stale = dataclasses.replace(transaction, epoch=transaction.epoch + 7)
+    assert writer.committer.commit([stale]) == []
+    writer.close()
 
 
 def test_a_second_job_with_the_prefix_is_refused_while_the_first_runs(broker: Broker, topic: str) -> None:
@@ -341,6 +393,18 @@ def test_at_least_once_is_acknowledged_at_the_barrier(broker: Broker, topic: str
     writer.close()
 
 
+def test_what_none_leaves_out_is_told_now_and_then(broker: Broker, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    topic = broker.create_topic(name, config={"max.message.bytes": "1000"})
+    writer = open_writer(builder(broker, topic, DeliveryGuarantee.NONE).build())
+    write(writer, ["x" * 5000 for _ in range(20)])
+    writer.flush(True)
+    writer.close()
+    first, last = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert f"topic {topic}, partition 0" in first
+    assert "1 so far" in first
+    assert "20 so far" in last
+
+
 def test_none_is_written_without_waiting(broker: Broker, topic: str) -> None:
     writer = open_writer(builder(broker, topic, DeliveryGuarantee.NONE).build())
     write(writer, ["a"])
@@ -417,6 +481,36 @@ def test_an_unknown_topic_and_an_unreachable_broker_are_refused_before_the_start
     assert "hunter2" not in str(caught.value)
 
 
+SECRETS = {
+    "sasl.password": "hunter-1",
+    "ssl.key.password": "hunter-2",
+    "sasl.oauthbearer.client.secret": "hunter-3",
+    "sasl.oauthbearer.config": "principal=hunter-4",
+    "sasl.oauthbearer.assertion.private.key.passphrase": "hunter-5",
+    "sasl.oauthbearer.assertion.private.key.pem": "hunter-6",
+    "ssl.key.pem": "hunter-7",
+    "sasl.jaas.config": 'Module required username="me" password="hunter-8";',
+}
+
+
+def test_what_is_told_of_a_job_has_no_secrets_of_its_connectors(broker: Broker) -> None:
+    """Its graph, its view, which the REST API and the web page show, and how its parts print themselves."""
+    from tests.connectors.test_kafka_source import of
+
+    source = of(broker, "in").set_properties(SECRETS).build()
+    build = builder(broker, "out", DeliveryGuarantee.AT_LEAST_ONCE)
+    for key, value in SECRETS.items():
+        build.set_property(key, value)
+    sink = build.build()
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    env.from_source(source, WatermarkStrategy.no_watermarks(), "in").sink_to(sink)
+    graph = build_job_graph(env._operators, env._graph_settings(), "job", env._job_id()).job_graph
+    view = JobPublisher(graph, "STREAMING", 1, 0.0, env._configuration).view
+    for told in (repr(source), str(sink), view.to_json().decode(), repr(view), repr(graph)):
+        assert "in" in told
+        assert "hunter" not in told
+
+
 def test_secrets_are_in_no_text(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     from tidegate.connectors.kafka.settings import python_settings
 
@@ -455,6 +549,8 @@ def test_bad_settings(broker: Broker, change: Any, message: str) -> None:
 
 
 def test_an_unknown_property_is_named(broker: Broker, topic: str) -> None:
-    sink = builder(broker, topic, DeliveryGuarantee.AT_LEAST_ONCE).set_property("no.such.thing", "1").build()
-    with pytest.raises(ConfigurationError, match=r"no\.such\.thing"):
-        open_writer(sink)
+    for guarantee in DeliveryGuarantee:
+        sink = builder(broker, topic, guarantee).set_property("no.such.thing", "1").build()
+        with pytest.raises(ConfigurationError, match=r"no\.such\.thing"):
+            sink.check_start(1)
+        sink.job_refused()

@@ -386,6 +386,15 @@ def test_bad_settings(broker: Broker, change: Any, message: str) -> None:
         change(of(broker))
 
 
+def test_an_unknown_property_and_an_unreachable_broker_are_refused_when_the_job_is_submitted(broker: Broker) -> None:
+    with pytest.raises(ConfigurationError, match=r"KafkaSource: .*no\.such\.thing"):
+        of(broker, "any").set_property("no.such.thing", "1").build().create_splits(1)
+    away = of(broker, "any").set_bootstrap_servers("127.0.0.1:1").set_property("sasl.password", "hunter2")
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1: asking for the topics: no broker answers") as caught:
+        away.build().create_splits(1)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_an_unknown_topic_is_refused_when_the_job_is_submitted(broker: Broker, name: str) -> None:
     with pytest.raises(KafkaError, match=f"KafkaSource: no topic '{name}'"):
         of(broker, name).build().create_splits(1)

@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import ByteArraySchema
-from tidegate.connectors.kafka import transactions
+from tidegate.connectors.kafka import transactions, writers
 from tidegate.connectors.kafka.producers import ProducerFactory, TransactionalIds
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
 from tidegate.connectors.kafka.settings import KafkaError
@@ -97,6 +97,32 @@ def test_records_that_nobody_acknowledges_are_said_to_wait(caplog: pytest.LogCap
 )
 def test_what_passes_by_itself(error: Exception, passes: bool) -> None:
     assert transactions._passes(error) is passes
+
+
+def test_a_task_is_woken_when_a_full_producer_takes_records_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "_QUEUE", 10)
+    monkeypatch.setattr(writers, "_ROOM_SECONDS", 60.0)
+    held, woken = HeldRecords(8), threading.Event()
+    room = writers._Room(woken.set)
+    assert not room.is_in(held)
+    assert not room.is_in(held)
+    assert not woken.is_set()
+    held.count = 4
+    assert woken.wait(30)
+    assert room.is_in(held)
+
+
+class HeldRecords:
+    """A producer that holds so many."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def poll(self, seconds: float) -> int:
+        return 0
 
 
 def test_a_writer_that_was_refused_touches_nobodys_transactions() -> None:

@@ -56,6 +56,32 @@ class ClusterAdmin:
             )
         return {name: counts[name] for name in wanted}
 
+    def check_allowed(self, topics: Iterable[str], operation: str) -> None:
+        """Raises when this user, who sees the topics, may not READ or WRITE one. Not every broker says."""
+        from confluent_kafka import KafkaException, TopicCollection
+        from confluent_kafka.admin import AclOperation
+
+        wanted = sorted(set(topics))
+        if not wanted:
+            return
+
+        def ask() -> dict[str, Any]:
+            answers = self._client.describe_topics(
+                TopicCollection(wanted), include_authorized_operations=True, request_timeout=_SECONDS
+            )
+            return {topic: answer.result(_SECONDS).authorized_operations for topic, answer in answers.items()}
+
+        try:
+            allowed = _patiently(ask)
+        except KafkaException as error:
+            raise refused(self._connector, "asking for the rights to topics", self._servers, error) from None
+        for topic in wanted:
+            if allowed[topic] and AclOperation[operation] not in allowed[topic]:
+                raise KafkaError(
+                    f"{self._connector}, bootstrap servers {self._servers}: this user sees topic '{topic}' but lacks "
+                    f"the right to {operation} it. Ask for an ACL of the topic"
+                )
+
     def matching(self, pattern: str) -> dict[str, int]:
         whole = re.compile(pattern)
         return {name: count for name, count in self.partitions().items() if whole.fullmatch(name)}

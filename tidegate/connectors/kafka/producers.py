@@ -85,14 +85,18 @@ class ProducerFactory:
         ids: TransactionalIds,
         start: Callable[[], None],
         wait_seconds: float,
+        wake: Callable[[], None] | None = None,
     ) -> None:
+        """`wake` is called on a thread when one is `ready`."""
         self._settings = dict(settings)
         self._servers = servers
         self._ids = ids
         self._wait_seconds = wait_seconds
         self._closed = threading.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-kafka-producers")
-        self._start: Future[None] = self._thread.submit(start)
+        self._wake = wake
+        # Two: the next one is made while the one before is let go, which takes a moment too.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tidegate-kafka-producers")
+        self._start: Future[None] = self._threads.submit(start)
         self._next: Future[PreparedProducer] | None = None
 
     def check_started(self, wait: bool) -> None:
@@ -103,7 +107,12 @@ class ProducerFactory:
     def prepare(self) -> None:
         """Begin with the next one unless that was done."""
         if self._next is None:
-            self._next = self._thread.submit(self._make, self._ids.next())
+            self._next = self._threads.submit(self._make, self._ids.next())
+            self._next.add_done_callback(self._made)
+
+    def _made(self, made: Future[PreparedProducer]) -> None:
+        if self._wake is not None and not self._closed.is_set():
+            self._wake()
 
     @property
     def ready(self) -> bool:
@@ -120,7 +129,7 @@ class ProducerFactory:
     def drop(self, producer: Any) -> None:
         """Let go of a producer whose records are all with the broker. The library closes its connections when the last
         reference goes, which takes a moment; `close()` would abort the transaction."""
-        self._thread.submit(lambda held: None, producer)
+        self._threads.submit(lambda held: None, producer)
 
     def _make(self, transactional_id: str) -> PreparedProducer:
         from confluent_kafka import KafkaError as Code
@@ -167,4 +176,4 @@ class ProducerFactory:
 
     def close(self) -> None:
         self._closed.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -27,7 +27,10 @@ _OF_JAVA_ONLY = frozenset(
 )
 """Of Flink or of Kafka's Java classes: understood elsewhere or without a meaning here, unknown to librdkafka."""
 
-_SECRET = re.compile(r"password|secret|jaas|\.key\.pem$|token|keystore|credential", re.IGNORECASE)
+_SECRET = re.compile(
+    r"password|passphrase|secret|jaas|\.key\.pem$|token|keystore|credential|oauthbearer\.config|assertion",
+    re.IGNORECASE,
+)
 _JAAS = re.compile(r"(username|password)\s*=\s*\"((?:[^\"\\]|\\.)*)\"")
 
 _PYTHON_NAMES = {

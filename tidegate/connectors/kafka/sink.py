@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
@@ -19,6 +20,7 @@ from tidegate.connectors.kafka.settings import (
     checked_servers,
     librdkafka_settings,
     python_settings,
+    refused,
     shown,
 )
 from tidegate.connectors.kafka.transactions import EndResult, Fate, KafkaTransaction, TransactionClient
@@ -35,6 +37,7 @@ from tidegate.contracts.connectors import (
 )
 from tidegate.contracts.driver_side import DriverSide
 
+_COORDINATOR_SECONDS = 15.0
 _TIMEOUT_MS = 900_000  # the broker's own maximum unless it was changed; Flink's hour is refused by most brokers
 _LOST = "tidegate.lost.transactions"
 _OF_AN_ATTEMPT = f"[0-9a-f]{{32}}-[0-9]+-{OF_A_SUBTASK}"  # BATCH: the operator's id and the attempt's come before
@@ -93,11 +96,13 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         return f"the transactional id prefix '{self._prefix}' (KafkaSink.set_transactional_id_prefix)"
 
     def check_start(self, num_slots: int) -> None:
+        self._check_properties()
         admin = ClusterAdmin("KafkaSink", self._connection())
         if self._schema.topic is None:
             admin.partitions()
         else:
             admin.partitions([self._schema.topic])
+            admin.check_allowed([self._schema.topic], "WRITE")
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return
         timeout, limit = self._transaction_timeout_ms(), admin.broker_setting("transaction.max.timeout.ms")
@@ -107,9 +112,38 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
                 f"transaction.max.timeout.ms = {limit}. Lower the first (set_property) or raise the second; it has to "
                 "cover a checkpoint interval and the longest outage that you want to survive"
             )
+        self._check_ids_allowed()
         if self._prefix is not None:
             self._lease = take_prefix(self._prefix, self._schema.topic, self._connection())
             self._owner = self._lease.owner
+
+    def _check_properties(self) -> None:
+        """The library refuses what it does not know when a producer is made; no broker is needed for that."""
+        from confluent_kafka import KafkaException, Producer
+
+        settings = self._producer_settings()
+        if self._guarantee is DeliveryGuarantee.EXACTLY_ONCE:
+            settings["transactional.id"] = "none, since it is never used"
+        try:
+            Producer(settings)
+        except KafkaException as error:
+            servers = self._properties["bootstrap.servers"]
+            raise refused("KafkaSink", "opening a producer", servers, error) from None
+
+    def _check_ids_allowed(self) -> None:
+        # A broker that never had a transaction has no coordinator for them in the first seconds.
+        client, base = TransactionClient("KafkaSink", self._connection(), _COORDINATOR_SECONDS), self._base("0" * 32)
+        try:
+            if client.may_use(f"{base}-0-0"):
+                return
+        finally:
+            client.close()
+        given, servers = self._prefix or "tidegate-", self._properties["bootstrap.servers"]
+        raise KafkaError(
+            f"KafkaSink, bootstrap servers {servers}: this user may not use transactional ids that begin with "
+            f"'{given}'. Ask for an ACL for them: operations Write and Describe, resource type TransactionalId, "
+            "pattern type prefixed"
+        )
 
     def job_started(self, client: JobClient) -> None:
         lease, self._lease = self._lease, None
@@ -138,23 +172,13 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
 
     # ------------------------------------------------------------ on the workers
     def create_writer(self, context: SinkContext) -> SinkWriter[Any, KafkaTransaction]:
-        properties = self._connection()
-        settings = librdkafka_settings(properties)
-        if self._guarantee is not DeliveryGuarantee.NONE:
-            settings.setdefault("enable.idempotence", True)
-        settings.setdefault("linger.ms", 20)
-        settings.setdefault("queue.buffering.max.messages", 200_000)
-        settings.setdefault("message.timeout.ms", self._outage_ms())
-        settings["delivery.report.only.error"] = True
+        settings, properties = self._producer_settings(), self._connection()
         servers = properties["bootstrap.servers"]
         full_seconds = int(settings["message.timeout.ms"]) / 1000
         production = RecordProduction(self._schema, servers, full_seconds, self._writes_timestamps)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             at_barriers = self._guarantee is DeliveryGuarantee.AT_LEAST_ONCE
-            return PlainKafkaWriter(settings, production, servers, at_barriers)
-        settings["transaction.timeout.ms"] = self._transaction_timeout_ms()
-        # librdkafka wants a record's timeout within the transaction's.
-        settings["message.timeout.ms"] = min(int(settings["message.timeout.ms"]), settings["transaction.timeout.ms"])
+            return PlainKafkaWriter(settings, production, servers, at_barriers, context.wake)
         prefix = self._prefix or f"tidegate-{context.job_id}-{context.operator_id}"
         if context.of_one_attempt:
             prefix = f"{self._base(context.job_id)}-{context.operator_id}"
@@ -168,6 +192,20 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
             self._committed,
             self._outage_ms() / 1000,
         )
+
+    def _producer_settings(self) -> dict[str, Any]:
+        settings = librdkafka_settings(self._connection())
+        if self._guarantee is not DeliveryGuarantee.NONE:
+            settings.setdefault("enable.idempotence", True)
+        settings.setdefault("linger.ms", 20)
+        settings.setdefault("queue.buffering.max.messages", 200_000)
+        settings.setdefault("message.timeout.ms", self._outage_ms())
+        settings["delivery.report.only.error"] = True
+        if self._guarantee is DeliveryGuarantee.EXACTLY_ONCE:
+            timeout = settings["transaction.timeout.ms"] = self._transaction_timeout_ms()
+            # librdkafka wants a record's timeout within the transaction's.
+            settings["message.timeout.ms"] = min(int(settings["message.timeout.ms"]), timeout)
+        return settings
 
     def create_committer(self) -> Committer[KafkaTransaction] | None:
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
@@ -206,10 +244,12 @@ class KafkaCommitter(Committer[KafkaTransaction]):
         self._client = client
         self._committed = committed
         self._drop_lost = drop_lost
+        self._warned = False
 
     def commit(self, committables: list[KafkaTransaction]) -> list[KafkaTransaction]:
         """In order. What follows one that has to wait waits too: readers see checkpoints in their order."""
         for place, transaction in enumerate(committables):
+            self._warn_when_near(transaction)
             result = self._client.end(transaction.transactional_id, transaction.producer_id, transaction.epoch, True)
             if result is EndResult.GONE and not self._is_settled(transaction):
                 result = EndResult.BUSY
@@ -217,6 +257,21 @@ class KafkaCommitter(Committer[KafkaTransaction]):
                 return committables[place:]
             self._committed.add(transaction.transactional_id)
         return []
+
+    def _warn_when_near(self, transaction: KafkaTransaction) -> None:
+        """Once. From the first record to now: the interval between checkpoints, and how long the job was down."""
+        age = time.time() * 1000 - transaction.opened_ms
+        if self._warned or not transaction.opened_ms or age <= transaction.timeout_ms / 3:
+            return
+        self._warned = True
+        _log.warning(
+            "KafkaSink: transaction %s was open for %.0f s before it could be committed, and the broker aborts it "
+            "after %.0f s (transaction.timeout.ms): a longer outage would lose what it holds. Let checkpoints be "
+            "closer together, or raise the timeout (and the broker's transaction.max.timeout.ms)",
+            transaction.transactional_id,
+            age / 1000,
+            transaction.timeout_ms / 1000,
+        )
 
     def _is_settled(self, transaction: KafkaTransaction) -> bool:
         """False: ask again. Raises when the records of the transaction are lost."""

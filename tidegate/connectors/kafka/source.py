@@ -21,6 +21,7 @@ from tidegate.connectors.kafka.settings import (
     checked_property,
     checked_servers,
     librdkafka_settings,
+    refused,
     shown,
 )
 from tidegate.contracts.connectors import (
@@ -86,14 +87,25 @@ class KafkaSource(Source[Any]):
         return Boundedness.BOUNDED if self._bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     def create_splits(self, parallelism: int) -> Sequence[SourceSplit]:
+        self._check_properties()
         admin = self.connect_admin()
         places = self._places(admin)
+        admin.check_allowed({topic for topic, _ in places}, "READ")
         if not places and (self.discovery_interval_ms is None or _DISCOVERY not in self._properties):
             raise KafkaError(
                 f"KafkaSource: no topic matches the pattern '{self._pattern}'. Is one to appear later, set_property("
                 f"'{_DISCOVERY}', '10000') makes the job wait for it"
             )
         return self._splits(admin, places, self._start)
+
+    def _check_properties(self) -> None:
+        """The library refuses what it does not know when a consumer is made; no broker is needed for that."""
+        from confluent_kafka import Consumer, KafkaException
+
+        try:
+            Consumer(self._consumer_settings(0)).close()
+        except KafkaException as error:
+            raise refused("KafkaSource", "opening a consumer", self._properties["bootstrap.servers"], error) from None
 
     def _splits(self, admin: ClusterAdmin, places: list[Place], start: KafkaOffsetsInitializer) -> list[SourceSplit]:
         committed_only = self._properties.get("isolation.level", "read_committed") == "read_committed"
@@ -145,17 +157,20 @@ class KafkaSource(Source[Any]):
         client = self._clients.get(context)
         if client is None or client.closed:
             client = PartitionClient(
-                self._consumer_settings(), self._properties["bootstrap.servers"], context.clock, context.wake
+                self._consumer_settings(context.subtask),
+                self._properties["bootstrap.servers"],
+                context.clock,
+                context.wake,
             )
             self._clients[context] = client
             self._schema.open()
         commits = "group.id" in self._properties and self._properties.get(_COMMITS, "true") == "true"
         return KafkaPartitionReader(split, offset, client, self._schema, commits)
 
-    def _consumer_settings(self) -> dict[str, Any]:
+    def _consumer_settings(self, subtask: int) -> dict[str, Any]:
         settings = librdkafka_settings(self._properties)
         if prefix := self._properties.get("client.id.prefix"):
-            settings["client.id"] = prefix
+            settings["client.id"] = f"{prefix}-{subtask}"  # as Flink's
         settings.setdefault("group.id", "tidegate")  # librdkafka wants one; it is neither joined nor committed to
         settings.setdefault("isolation.level", "read_committed")
         settings.setdefault("auto.offset.reset", "error")

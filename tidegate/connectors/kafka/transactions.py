@@ -30,6 +30,7 @@ from tidegate.connectors.kafka.settings import KafkaError, librdkafka_settings, 
 
 _END_TXN_VERSION = 3
 _SECONDS = 15.0
+_BELIEVED_SECONDS = 5.0  # a topic that is unknown for so long was deleted: a broker that starts may not know it yet
 _DONE, _BUSY = 0, frozenset({14, 15, 16, 51, 7, 13})
 _GONE = frozenset({47, 48, 49, 90})
 _NO_LEADER = frozenset({5, 6})  # of a partition, while a broker starts
@@ -54,6 +55,7 @@ class KafkaTransaction:
     epoch: int
     witness: Witness
     timeout_ms: int
+    opened_ms: float = 0.0  # by the writer's clock; 0: of a snapshot of a version that did not say
 
 
 class EndResult(enum.Enum):
@@ -162,6 +164,21 @@ class TransactionClient:
             tuple(sorted((p.topic, p.partition) for p in found.topic_partitions)),
         )
 
+    def may_use(self, transactional_id: str) -> bool:
+        """Whether this user has a right to the id, at least that of looking at it."""
+
+        def ask(client: Any) -> bool:
+            try:
+                client.describe_transactions([transactional_id])
+            except Exception as error:
+                if getattr(error, "errno", None) == _NO_RIGHT_TO_ID:
+                    return False
+                if getattr(error, "errno", None) != _UNKNOWN_ID:
+                    raise
+            return True
+
+        return self._ask("asking for the rights to transactional ids", ask)
+
     def open_transactions(self, prefix: str, rest: str = ".*") -> list[OpenTransaction]:
         """Those whose id is `prefix` and what the pattern `rest` matches, and that have not ended."""
         listed = self._ask("listing transactions", lambda client: client.list_transactions(state_filters=["Ongoing"]))
@@ -221,10 +238,13 @@ class TransactionClient:
         consumer = Consumer({k: v for k, v in settings.items() if k not in OF_PRODUCERS})
         try:
             consumer.assign([TopicPartition(witness.topic, witness.partition, witness.offset)])
-            deadline = time.monotonic() + _SECONDS
-            while time.monotonic() < deadline:
+            began = time.monotonic()
+            while time.monotonic() < began + _SECONDS:
                 message = consumer.poll(0.2)
                 if message is None:
+                    # A reader is not told of a topic that is gone before half a minute has passed.
+                    if not _known(consumer, witness.topic) and time.monotonic() > began + _BELIEVED_SECONDS:
+                        return Fate.DELETED
                     continue
                 error = message.error()
                 if error is None:
@@ -289,6 +309,18 @@ class TransactionClient:
                 client.close()
 
 
+def _known(consumer: Any, topic: str) -> bool:
+    """False: a broker has said that there is no such topic."""
+    from confluent_kafka import KafkaError as Code
+    from confluent_kafka import KafkaException
+
+    try:
+        error = consumer.list_topics(topic, timeout=1.0).topics[topic].error
+    except KafkaException:
+        return True  # none has answered
+    return error is None or error.code() != Code.UNKNOWN_TOPIC_OR_PART
+
+
 def _passes(error: Exception) -> bool:
     """It is about the connection, or about a broker that is not quite there yet. A topic that is not known is neither:
     it may have been deleted."""
@@ -310,6 +342,7 @@ def _description(client: Any, group: str) -> tuple[Any, str]:
 
 
 _UNKNOWN_ID = 105  # TRANSACTIONAL_ID_NOT_FOUND
+_NO_RIGHT_TO_ID = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 OF_PRODUCERS = frozenset(
     {
         "enable.idempotence",

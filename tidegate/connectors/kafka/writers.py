@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tidegate.common.errors import TidegateError
@@ -24,6 +25,8 @@ from tidegate.contracts.connectors import SinkContext, SinkWriter
 
 _QUEUE = 100_000  # records that may wait in a producer before the task waits
 _ABORT_SECONDS = 30.0
+_ROOM_SECONDS = 0.1
+_LEFT_OUT_SECONDS = 10.0  # between two messages about records that are left out
 _HELD_SECONDS = 30.0
 _SILENCE_SECONDS = 5.0  # without an acknowledgement, before the log says so
 _log = logging.getLogger(__name__)
@@ -142,19 +145,32 @@ class RecordProduction:
 class PlainKafkaWriter(SinkWriter[Any, KafkaTransaction]):
     """AT_LEAST_ONCE: acknowledged before every barrier. NONE: at the end of input only."""
 
-    def __init__(self, settings: dict[str, Any], production: RecordProduction, servers: str, at_barriers: bool) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        production: RecordProduction,
+        servers: str,
+        at_barriers: bool,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
         from confluent_kafka import KafkaException, Producer
 
         self._production = production
         self._at_barriers = at_barriers
         self._errors: list[Any] = []
+        self._left_out = _LeftOut()
+        self._room = _Room(wake)
         try:
             self._producer: Any = Producer({**settings, "on_delivery": self._delivered})
         except KafkaException as error:
             raise refused("KafkaSink", "opening a producer", servers, error) from None
 
     def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None and len(self._errors) < 10:
+        if error is None:
+            return
+        if not self._at_barriers:
+            self._left_out.add(error.str(), message.topic(), message.partition())
+        elif len(self._errors) < 10:
             self._errors.append((error, message.topic(), message.partition()))
 
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
@@ -162,17 +178,68 @@ class PlainKafkaWriter(SinkWriter[Any, KafkaTransaction]):
 
     def flush(self, end_of_input: bool) -> None:
         if self._at_barriers or end_of_input:
-            self._production.flush(self._producer, self._errors if self._at_barriers else [])
+            self._production.flush(self._producer, self._errors)
 
     @property
     def available(self) -> bool:
-        if len(self._producer) < _QUEUE // 2:
-            return True
-        self._producer.poll(0)
-        return False
+        return self._room.is_in(self._producer)
 
     def close(self) -> None:
         self._producer = None
+        self._left_out.tell()
+
+
+class _Room:
+    """Whether a producer takes more records. While it does not, a thread looks out for the moment when it does."""
+
+    def __init__(self, wake: Callable[[], None] | None) -> None:
+        self._wake = wake
+        self._watched = False
+
+    def is_in(self, producer: Any) -> bool:
+        if len(producer) < _QUEUE // 2:
+            return True
+        producer.poll(0)
+        if self._wake is not None and not self._watched:
+            self._watched = True
+            threading.Thread(target=self._watch, args=(producer, self._wake), daemon=True).start()
+        return False
+
+    def _watch(self, producer: Any, wake: Callable[[], None]) -> None:
+        # Not for ever: reports of refused records stay in the queue until the task polls for them.
+        deadline = time.monotonic() + _ROOM_SECONDS
+        while len(producer) >= _QUEUE // 2 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        del producer
+        self._watched = False
+        wake()
+
+
+class _LeftOut:
+    """Records that the broker has refused and that no guarantee covers: the log says so, now and then."""
+
+    def __init__(self) -> None:
+        self._count = self._told = 0
+        self._quiet_until = 0.0
+        self._latest = ""
+
+    def add(self, error: str, topic: str, partition: int) -> None:
+        self._count += 1
+        self._latest = f"topic {topic}, partition {partition}: {error}"
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _LEFT_OUT_SECONDS
+            self.tell()
+
+    def tell(self) -> None:
+        """What has not been told yet."""
+        if self._count > self._told:
+            self._told = self._count
+            _log.warning(
+                "KafkaSink: records that the broker refuses are left out (DeliveryGuarantee.NONE), %d so far; the "
+                "latest for %s",
+                self._count,
+                self._latest,
+            )
 
 
 class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
@@ -203,7 +270,9 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
             check_held(prefix, owner, self._client, max(wait_seconds, _HELD_SECONDS))
             self._abort_leftovers(prefix, needed, context)
 
-        self._producers = ProducerFactory(settings, properties["bootstrap.servers"], self._ids, start, wait_seconds)
+        servers = properties["bootstrap.servers"]
+        self._producers = ProducerFactory(settings, servers, self._ids, start, wait_seconds, context.wake)
+        self._room = _Room(context.wake)
         self._producers.prepare()
         self._open: PreparedProducer | None = None
         self._opened_at = 0.0
@@ -249,10 +318,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         if self._open is None:
             self._producers.prepare()
             return self._producers.ready
-        if len(self._open.producer) < _QUEUE // 2:
-            return True
-        self._open.producer.poll(0)
-        return False
+        return self._room.is_in(self._open.producer)
 
     def flush(self, end_of_input: bool) -> None:
         self._producers.check_started(wait=end_of_input)
@@ -271,24 +337,17 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
                 f"(transaction.timeout.ms = {self._timeout_ms}). Nothing is lost: the job goes back to its last "
                 "checkpoint. Let checkpoints be closer together, or raise transaction.timeout.ms"
             )
-        self._warn_when_near()
         committable = KafkaTransaction(
-            ended.transactional_id, found.producer_id, found.epoch, self._client.witness(found), self._timeout_ms
+            ended.transactional_id,
+            found.producer_id,
+            found.epoch,
+            self._client.witness(found),
+            self._timeout_ms,
+            self._opened_at,
         )
         self._waiting.add(ended.transactional_id)
         self._producers.drop(ended.producer)
         return [committable]
-
-    def _warn_when_near(self) -> None:
-        age = self._clock.now_ms() - self._opened_at
-        if age > self._timeout_ms / 3:
-            _log.warning(
-                "a transaction of KafkaSink was open for %.0f s before its checkpoint, and the broker aborts it after "
-                "%.0f s (transaction.timeout.ms), the time until a recovery commits it included: a longer outage would "
-                "lose what it holds. Let checkpoints be closer together, or raise the timeout",
-                age / 1000,
-                self._timeout_ms / 1000,
-            )
 
     def close(self) -> None:
         self._open = None
