@@ -65,6 +65,11 @@ class TaskTime:
         """Where the task's event time is; MIN_WATERMARK before it has begun."""
         return self._head.current_watermark
 
+    @property
+    def reached(self) -> int:
+        """How far the input that has come furthest is: no idleness of the others makes time go further."""
+        return max((channel.watermark for channel in self._valve.channels), default=MIN_WATERMARK)
+
     def on_element(self, channel: int, element: Watermark | WatermarkStatus) -> None:
         if isinstance(element, Watermark):
             progress = self._valve.on_watermark(channel, element.timestamp)

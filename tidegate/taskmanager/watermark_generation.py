@@ -7,10 +7,18 @@ recovery.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.common.watermark_strategy import WatermarkKind, WatermarkStrategy
 from tidegate.network.elements import MIN_WATERMARK
+
+
+class Quiet(NamedTuple):
+    """How quiet it is in a split, for its producer in the next micro-batch."""
+
+    since: float | None  # when the time without records began; None: not in this batch
+    idle: bool
+    said: bool  # by the user's generator
 
 
 class WatermarkProducer:
@@ -27,6 +35,8 @@ class WatermarkProducer:
         self._idleness = None if strategy is None else strategy.idleness_ms
         self._active_at = now_ms  # when the last record came
         self._said_idle = False  # by the user's generator
+        self._heard = False  # there was a record, or nobody may expect one
+        self._looked = True  # time without records counts: somebody has looked for them
         self.max_timestamp: int | None = None
         self.watermark = MIN_WATERMARK
 
@@ -41,6 +51,7 @@ class WatermarkProducer:
     def on_batch(self, timestamps: list[int] | None, now_ms: float) -> None:
         """Records passed. With a generator of the user's own, `on_record` is called for each of them as well."""
         self._active_at = now_ms
+        self._heard = True
         self._said_idle = False
         if timestamps:
             highest = max(timestamps)
@@ -61,7 +72,9 @@ class WatermarkProducer:
             self.watermark = max(self.watermark, self.max_timestamp - self._delay)
 
     def idle(self, now_ms: float) -> bool:
-        return self._said_idle or (self._idleness is not None and now_ms - self._active_at >= self._idleness)
+        if self._said_idle:
+            return True
+        return self._idleness is not None and self._looked and now_ms - self._active_at >= self._idleness
 
     @property
     def reached(self) -> int:
@@ -73,6 +86,24 @@ class WatermarkProducer:
     def keep_active(self, now_ms: float) -> None:
         """Nothing comes only because it is not read: that is not idleness."""
         self._active_at = now_ms
+        self._heard = True
+
+    # ------------------------------------------------------------ micro-batches
+    # The pause between two batches counts as time without records only if nothing had come in the whole batch before,
+    # and nothing makes a split idle until the batch has looked whether something is there.
+    def looked(self) -> None:
+        """It was looked for records, and that there are none so far says something."""
+        self._looked = True
+
+    def quiet(self, now_ms: float) -> Quiet:
+        """For `resume_quiet` of the producer in the next batch."""
+        return Quiet(None if self._heard or not self._looked else self._active_at, self.idle(now_ms), self._said_idle)
+
+    def resume_quiet(self, before: Quiet | None) -> None:
+        """None: nothing is known of a batch before. Without this call time counts from the beginning on."""
+        if before is not None:
+            self._active_at = self._active_at if before.since is None else before.since
+            self._looked, self._said_idle = before.idle, before.said
 
     # ------------------------------------------------------------ WatermarkOutput, for the user's generator
     def emit_watermark(self, timestamp: int) -> None:

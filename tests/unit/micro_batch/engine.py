@@ -18,6 +18,7 @@ from tidegate.datastream import DataStream, StreamExecutionEnvironment
 from tidegate.jobmanager.preparation import runtime_settings
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism
 from tidegate.spark.batch.commits import commit_all
+from tidegate.spark.batch.host import BatchHost
 from tidegate.spark.micro_batch.exchange import ELEMENTS
 from tidegate.spark.micro_batch.location import load_committables
 from tidegate.spark.micro_batch.looks import Look
@@ -27,6 +28,7 @@ from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.spark.micro_batch.savepoints import complete_savepoint
 from tidegate.spark.micro_batch.task import MicroBatchTask
 from tidegate.spark.start_points import initial_point
+from tidegate.testing.clock import ManualClock
 from tidegate.testing.in_process_job import graph_of
 
 MOST_BATCHES = 300
@@ -67,8 +69,24 @@ class Memory:
         del self.buckets[number]
 
 
+class ManualHost(BatchHost):
+    """Sleeping takes no time, and moves the clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def wait(self, until_ms: float | None) -> None:
+        self.read_mail()
+        self.sleep_until(until_ms)
+
+    def sleep_until(self, until_ms: float | None) -> None:
+        self.clock.now = max(self.clock.now + 1, self.clock.now + 1 if until_ms is None else until_ms)
+
+
 class Engine:
-    """`kills`: how many batches are killed, at rows that `seed` draws."""
+    """`kills`: how many batches are killed, at rows that `seed` draws. `clock`: the time of all subtasks, which moves
+    only by what they sleep."""
 
     def __init__(
         self,
@@ -77,7 +95,9 @@ class Engine:
         buckets: int = 128,
         kills: int = 0,
         seed: int = 0,
+        clock: ManualClock | None = None,
     ) -> None:
+        self.clock = clock
         configuration = Configuration(env._configuration)
         point = initial_point(configuration, "MICRO_BATCH")
         graph = graph_of(env)
@@ -102,6 +122,7 @@ class Engine:
     def of_plan(plan: MicroBatchPlan) -> Engine:
         """For `run_tasks` only."""
         engine = Engine.__new__(Engine)
+        engine.clock = None
         engine._set_plan(plan, 0, 0)
         return engine
 
@@ -160,7 +181,8 @@ class Engine:
             self.random.shuffle(payloads)
             memory = memories[vertex, subtask]
             name = f"{vertex}-{subtask}-{self.killed}-{tick.batch}"
-            task = MicroBatchTask(pickle.loads(shipped), vertex, subtask, tick, memory, self.killed, name)
+            host = None if self.clock is None else ManualHost(self.clock)
+            task = MicroBatchTask(pickle.loads(shipped), vertex, subtask, tick, memory, self.killed, name, host)
             running = task.run(payloads)
             for target, payload in running:
                 rows.setdefault(target, []).append(payload)

@@ -22,6 +22,7 @@ INTERFACES = {
     batch_mode.TakesCombined: FinalReduceOperator,
     batch_mode.ReadsInOrder: SourceOperator,
     batch_mode.HandsOverCommittables: SinkOperator,
+    batch_mode.RemembersBatches: SourceOperator,
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tidegate.spark.event_loop import EventLoop
-from tidegate.taskmanager.clock import SystemClock
+from tidegate.taskmanager.clock import Clock, SystemClock
 
 _MAX_WAIT_S = 0.1
 
@@ -18,7 +18,7 @@ class BatchHost:
     them is put into the mail, which `wait` and `read_mail` deliver on the task's thread."""
 
     def __init__(self) -> None:
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self._event_loop = EventLoop()
         # Bounded by the capacities of the asynchronous operators.
         self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

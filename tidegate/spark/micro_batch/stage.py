@@ -78,7 +78,7 @@ class StageProcessor(StatefulProcessor):
         plan = dataclasses.replace(plan, settings=settings)
         context: Any = TaskContext.get()
         memory = _SparkMemory(self._own, self._buckets)
-        attempt = self._attempt + context.attemptNumber(), str(context.taskAttemptId())
+        attempt = self._attempt, f"{self._attempt}-{context.taskAttemptId()}"
         return MicroBatchTask(plan, self._vertex, subtask, read_tick(ticks[0]), memory, *attempt).run(payloads)
 
 

@@ -33,7 +33,8 @@ from tidegate.graph.job_graph import JobEdge, JobVertex
 from tidegate.graph.operator_specs import WindowSpec
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
-from tidegate.network.elements import EndOfData, Watermark
+from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK, EndOfData, Watermark, WatermarkStatus
+from tidegate.network.serialization import Element
 from tidegate.protocol.messages import Message, StateReport
 from tidegate.spark.batch.host import BatchHost
 from tidegate.spark.micro_batch.exchange import BatchChannel, Row, RowWriter, fill_inputs
@@ -70,7 +71,7 @@ from tidegate.taskmanager.edge_output import EdgeOutput, make_edge_output
 from tidegate.taskmanager.failure import OperatorFailure, describe
 from tidegate.taskmanager.operator_contexts import OperatorContexts, RestoredStates
 from tidegate.taskmanager.operators.base import bind
-from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables
+from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables, RemembersBatches
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.taskmanager.services import TaskServices
@@ -89,7 +90,8 @@ _UNLIMITED = 1 << 62
 
 
 class MicroBatchTask:
-    """`run` is called once. `attempt_id` is unique among all attempts of all subtasks."""
+    """`run` is called once. `attempt` is that of the query: of the tries that Spark gives a task in it, one counts.
+    `attempt_id` is unique among all tries of all attempts of all subtasks."""
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class MicroBatchTask:
         memory: TaskMemory,
         attempt: int,
         attempt_id: str,
+        host: BatchHost | None = None,
     ) -> None:
         self._plan = plan
         self._graph = plan.graph
@@ -109,7 +112,7 @@ class MicroBatchTask:
         self._memory = memory
         self._attempt = AttemptNumber(attempt)
         self._attempt_id = attempt_id
-        self._host = BatchHost()
+        self._host = host or BatchHost()
         self._settings = dataclasses.replace(plan.settings, checkpointing=False)
         self._per_group = plan.buckets_per_group(self._vertex)
         self._buckets = Buckets(self._vertex.max_parallelism, self._per_group)
@@ -186,8 +189,11 @@ class MicroBatchTask:
         outputs = [self._edge_output(edge) for edge in self._graph.out_edges(self._vertex.vertex_id)]
         self._written = RowWriter(self._outputs)
         chain = OperatorChain(self._vertex, outputs, contexts.make)
-        if chain.source is not None and own is not None and own.memo and own.attempt == self._attempt:
-            chain.source.resumed = pickle.loads(own.memo)
+        told = own is not None and own.memo and own.attempt == self._attempt
+        memos = pickle.loads(own.memo) if own is not None and told else {}
+        for index, operator in enumerate(chain.operators):
+            if isinstance(operator, RemembersBatches):
+                operator.resume(memos.get(index))
         self._collecting = [op for op in chain.operators if isinstance(op, CollectOperator)]
         task = Task(
             place, chain, TaskChannels(inputs, outputs, names), services, self._settings, lambda _: Unprotected()
@@ -232,7 +238,7 @@ class MicroBatchTask:
         """The buckets that may be read in this batch. None: any."""
         head = self._vertex.operators[0]
         elements = [(channel.input_index, element) for channel in inputs for element in channel.queue]
-        highest = max((e.timestamp for _, e in elements if isinstance(e, Watermark)), default=None)
+        highest = self._highest(own, [element for _, element in elements])
         ends = any(isinstance(e, EndOfData) for _, e in elements)
         later = any(node.spec.keyed for node in self._vertex.operators[1:])
         if self._tick.savepoint or self._cut_anew or ends or later or not head.key_selectors:
@@ -254,6 +260,14 @@ class MicroBatchTask:
             return None
         due |= self._looks.buckets(self._buckets.of_key.__getitem__, own.buckets)
         return due & set(own.buckets)
+
+    def _highest(self, own: OwnState, elements: list[Element]) -> int | None:
+        """Where time may come to in this batch. None: it does not move. What is said again does not move it, and
+        silence can: of what others wait for."""
+        told = [e.timestamp for e in elements if isinstance(e, Watermark)]
+        silent = any(isinstance(e, WatermarkStatus) and e.idle for e in elements)
+        highest = max([*told, own.reached] if silent else told, default=own.watermark)
+        return highest if highest > own.watermark else None
 
     # ------------------------------------------------------------ work
     def _process(self, task: Task, own: OwnState | None) -> Iterator[Row]:
@@ -289,6 +303,9 @@ class MicroBatchTask:
                 host.sleep_until(source.wake_at_ms)
             else:
                 break
+        for operator in chain.operators:
+            if isinstance(operator, RemembersBatches):
+                operator.end_of_batch()
         if task.state is TaskState.RUNNING and self._settings.watermark_interval_ms > 0:
             for operator in chain.periodic:
                 operator.on_periodic(host.clock.now_ms())
@@ -421,12 +438,19 @@ class MicroBatchTask:
             figures=figures,
             buckets_per_group=self._per_group,
             turns=[output.turn for output in self._edges],
-            memo=b"" if task.chain.source is None or ended else pickle.dumps(task.chain.source.memo(), 5),
+            memo=b"" if ended else self._memos(task.chain),
             attempt=int(self._attempt),
+            watermark=MIN_WATERMARK if task.drained else task.time.watermark,
+            reached=MAX_WATERMARK if task.drained else task.time.reached,
         )
         blob = dump_own(state)
         self._memory.keep_own(blob)
         return written + len(blob), figures
+
+    def _memos(self, chain: OperatorChain) -> bytes:
+        told = {i: op.memo() for i, op in enumerate(chain.operators) if isinstance(op, RemembersBatches)}
+        told = {index: memo for index, memo in told.items() if memo is not None}
+        return pickle.dumps(told, 5) if told else b""
 
     def _keep_buckets(
         self,

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from tidegate.common.ids import CheckpointId, OperatorId
+from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.storage.handles import KeyedSnapshot, OperatorRestore, OperatorSnapshot, handle_size
 
 
@@ -41,8 +42,10 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, tuple[int, int]] | None = None  # see Figures; None: not known, a version before wrote this
     buckets_per_group: int = 0  # how the keys are cut; 0: as the plan says
     turns: list[int] = []  # of the outputs that take their channels in turn, by edge
-    memo: bytes = b""  # of a source: its pickled SourceMemo
-    attempt: int = -1  # that wrote it: the memo is of no use to another
+    memo: bytes = b""  # pickled: place of an operator -> what it says to its successor (`RemembersBatches`)
+    attempt: int = -1  # of the query that wrote it: the memo is of no use to another
+    watermark: int = MIN_WATERMARK  # where its time was
+    reached: int = MAX_WATERMARK  # how far it can go when inputs become idle
 
     def wanted_per_group(self, planned: int) -> int:
         """Into how many buckets the next batch cuts a key group: twice as many when they have grown too large."""

@@ -3,6 +3,8 @@
 A batch job has all its input. It reads the records of one group of keys after the other, lets tasks before a shuffle do
 part of the work, and commits on the driver when all tasks are done. Operators that take part in one of these implement
 its interface here, and a batch task asks for it with `isinstance`; a streaming job never calls these methods.
+
+In a micro-batch job operators are made anew for every batch: `RemembersBatches`.
 """
 
 from __future__ import annotations
@@ -63,3 +65,19 @@ class HandsOverCommittables(abc.ABC):
     def hand_over_committables(self) -> list[Any]:
         """What `update_state` has just put into the operator's state to be committed, which leaves the state by this
         call and belongs to the caller. The operator goes on. Called between `update_state` and the snapshot."""
+
+
+class RemembersBatches(abc.ABC):
+    """An operator that has something to say to the one in its place in the next micro-batch. What it says is no part of
+    snapshots, and gone when the query is started again."""
+
+    @abc.abstractmethod
+    def resume(self, memo: Any) -> None:
+        """Called before `open`, in each micro-batch. None: there was none before in this attempt."""
+
+    def end_of_batch(self) -> None:
+        """Everything has come that comes in this batch. Periodic watermarks are made once more after this."""
+
+    @abc.abstractmethod
+    def memo(self) -> Any:
+        """Picklable: what the next one is to be told. Called after the snapshot. None: nothing."""

@@ -16,10 +16,10 @@ from tidegate.graph.operator_specs import SourceSpec
 from tidegate.network.elements import MAX_WATERMARK
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import Operator, bind
-from tidegate.taskmanager.operators.batch_mode import ReadsInOrder
+from tidegate.taskmanager.operators.batch_mode import ReadsInOrder, RemembersBatches
 from tidegate.taskmanager.operators.timestamps import whole_timestamps
 from tidegate.taskmanager.runtime_context import OperatorRuntimeContext
-from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
+from tidegate.taskmanager.watermark_generation import Quiet, WatermarkProducer, combined
 
 _IDLE_POLL_MS = 10.0  # when a reader does not say when to ask again
 _HELD_POLL_MS = 1000.0  # when a split waits for other sources
@@ -35,6 +35,7 @@ class _OpenSplit:
         self.offset = offset  # final offset when finished
         self.reader = reader
         self.time = time
+        self.asked = False  # it was connected, and had nothing
 
 
 class SourceFigures(NamedTuple):
@@ -47,6 +48,8 @@ class SourceMemo(NamedTuple):
 
     turn: int = 0  # the split to poll next, by its place in the list
     readers: dict[str, Any] = {}  # split id -> `SplitReader.memo`
+    quiet: dict[str, Quiet] = {}  # split id -> of its watermarks
+    idle: bool = False  # what was sent on last
 
 
 def _asked(reader: SplitReader[Any]) -> tuple[float | None, int | None]:
@@ -57,7 +60,7 @@ def _asked(reader: SplitReader[Any]) -> tuple[float | None, int | None]:
     return None if share is None else min(1.0, max(0.0, share)), pending
 
 
-class SourceOperator(Operator, ReadsInOrder):
+class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
     STATE_NAME = "tidegate.source.splits"
 
     def __init__(self, context: OperatorContext) -> None:
@@ -83,7 +86,7 @@ class SourceOperator(Operator, ReadsInOrder):
         self.restored_names: list[str] | None = None  # of a source that grows: what its restored state has
         self.finished = False  # every split was read to its end, and no more will come
         self.wake_at_ms: float | None = None  # after an empty poll: when to poll again
-        self.resumed = SourceMemo()  # set before `open`: what this subtask has left in the micro-batch before
+        self._resumed = SourceMemo()  # what this subtask has left in the micro-batch before
 
     def open(self) -> None:
         c = self.context
@@ -95,8 +98,9 @@ class SourceOperator(Operator, ReadsInOrder):
             mine = list(self._state.get())
         self._place = SourceContext(self.name, c.subtask, c.parallelism, c.clock)
         self._place.runtime_context = OperatorRuntimeContext(c)
-        self._place.memos = self.resumed.readers
-        self._turn = self.resumed.turn
+        self._place.memos = self._resumed.readers
+        self._turn = self._resumed.turn
+        self._idle = self._resumed.idle
         post = c.post
         if post is not None:
             self._place.wake = lambda: post(self._look_again)
@@ -120,6 +124,7 @@ class SourceOperator(Operator, ReadsInOrder):
         time = WatermarkProducer(self._strategy, self.context.clock.now_ms())
         if progress is not None:
             time.restore(progress)
+        time.resume_quiet(self._resumed.quiet.get(split.split_id))
         try:
             reader = None if done else self._source.create_reader(split, offset, self._place)
         except Exception as error:
@@ -169,7 +174,10 @@ class SourceOperator(Operator, ReadsInOrder):
                         del self._splits[index]
                         self._turn = index
                     continue
-                wake = None if len(polled) else reader.wake_at_ms()
+                wake = None
+                if not len(polled):
+                    wake = reader.wake_at_ms()
+                    current.asked = not reader.settling
             except Exception as error:
                 self.fail(f"reading split '{current.split.split_id}'", error)
             if len(polled):
@@ -188,10 +196,27 @@ class SourceOperator(Operator, ReadsInOrder):
         """A reader is still about to connect."""
         return any(s.reader is not None and s.reader.settling for s in self._splits)
 
-    def memo(self) -> SourceMemo:
-        """For the next micro-batch: without it each would begin with the same split."""
-        memos = {s.split.split_id: s.reader.memo() for s in self._splits if s.reader is not None}
-        return SourceMemo(self._turn, {name: memo for name, memo in memos.items() if memo is not None})
+    def resume(self, memo: SourceMemo | None) -> None:
+        self._resumed = memo or self._resumed
+
+    def end_of_batch(self) -> None:
+        for split in self._splits:
+            if split.asked:
+                split.time.looked()
+
+    def memo(self) -> SourceMemo | None:
+        """Without it each batch would begin with the same split, and none would ever be idle."""
+        if self.finished:
+            return None
+        read = [s for s in self._splits if s.reader is not None]
+        memos = {s.split.split_id: s.reader.memo() for s in read if s.reader is not None}
+        now = self.context.clock.now_ms()
+        return SourceMemo(
+            self._turn,
+            {name: memo for name, memo in memos.items() if memo is not None},
+            {s.split.split_id: s.time.quiet(now) for s in read},
+            self._idle,
+        )
 
     def figures(self) -> SourceFigures:
         """How far it is, as its readers know."""

@@ -13,7 +13,8 @@ from tidegate.contracts.state import ListStateDescriptor
 from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import Operator, last_taken
-from tidegate.taskmanager.watermark_generation import WatermarkProducer, combined
+from tidegate.taskmanager.operators.batch_mode import RemembersBatches
+from tidegate.taskmanager.watermark_generation import Quiet, WatermarkProducer, combined
 
 
 def whole_timestamps(operator: Operator, stamps: list[Any], values: list[Any]) -> list[int]:
@@ -30,7 +31,7 @@ def whole_timestamps(operator: Operator, stamps: list[Any], values: list[Any]) -
         operator.fail_at("extract_timestamp()", what, values, rest)
 
 
-class AssignTimestampsOperator(Operator):
+class AssignTimestampsOperator(Operator, RemembersBatches):
     """Watermarks of the input are dropped, except the one that ends all time."""
 
     STATE_NAME = "tidegate.timestamps"
@@ -42,6 +43,17 @@ class AssignTimestampsOperator(Operator):
         self._producer = WatermarkProducer(strategy, context.clock.now_ms())
         self._extract = strategy.timestamp_function
         self._idle = False
+
+    def resume(self, memo: tuple[Quiet, bool] | None) -> None:
+        if memo is not None:
+            quiet, self._idle = memo
+            self._producer.resume_quiet(quiet)
+
+    def end_of_batch(self) -> None:
+        self._producer.looked()
+
+    def memo(self) -> tuple[Quiet, bool]:
+        return self._producer.quiet(self.context.clock.now_ms()), self._idle
 
     def open(self) -> None:
         c = self.context
