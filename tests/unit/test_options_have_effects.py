@@ -51,6 +51,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "high-availability.cluster-id": at(LEADERS, "test_two_jobs_under_one_cluster_id"),
     "high-availability.zookeeper.quorum": at(ZOOKEEPER, "test_the_settings_lead_to_the_servers"),
     "high-availability.zookeeper.path.root": at(ZOOKEEPER, "test_the_settings_lead_to_the_servers"),
+    "high-availability.zookeeper.client.acl": at(ZOOKEEPER, "test_nodes_of_their_creator_are_for_nobody_else"),
+    "tidegate.high-availability.zookeeper.username": at(LEADERS, "test_the_password_of_zookeeper_is_a_secret"),
+    "tidegate.high-availability.zookeeper.password": at(LEADERS, "test_the_password_of_zookeeper_is_a_secret"),
     "tidegate.high-availability.lease-duration": at(
         LEADERS, "test_a_leader_whose_store_does_not_answer_leads_while_its_lease_is_valid"
     ),

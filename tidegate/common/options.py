@@ -573,6 +573,26 @@ HA_ZOOKEEPER_ROOT = ConfigOption(
     "/tidegate",
     "`zookeeper`: the node below which each cluster id has its own.",
 )
+HA_ZOOKEEPER_ACL = ConfigOption(
+    "high-availability.zookeeper.client.acl",
+    _ENUM,
+    "open",
+    "`zookeeper`: who may read and change the nodes of a job: `open` everybody who reaches the servers, `creator` "
+    "those with the same user name and password. Nodes that are made above them get the same rights.",
+    choices=("open", "creator"),
+)
+HA_ZOOKEEPER_USERNAME = ConfigOption(
+    "tidegate.high-availability.zookeeper.username",
+    _STRING,
+    None,
+    "`zookeeper`: by which the drivers make themselves known to the servers (scheme `digest`).",
+)
+HA_ZOOKEEPER_PASSWORD = ConfigOption(
+    "tidegate.high-availability.zookeeper.password",
+    _STRING,
+    None,
+    "The password of that user. It is not shown anywhere.",
+)
 
 # ---------------------------------------------------------------- the port for commands
 

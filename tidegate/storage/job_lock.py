@@ -112,7 +112,7 @@ class LeaseJobLock:
 
     def acquire(self, now_ms: float) -> None:
         with storage_errors("lock", self._location.uri):
-            store = self._store or open_cell(self._location, LOCK, conditional=False)
+            store = self._store or open_cell(self._location, LOCK, conditional=False, request_s=self._times.request_s)
         keeper = LeaseKeeper(store, self._times)
         keeper.start()
         lease_s = self._times.lease_ms * (1 + self._times.drift) / 1000.0

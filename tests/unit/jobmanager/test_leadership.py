@@ -18,6 +18,8 @@ from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExe
 from tidegate.common.ids import CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.job_view import settings_of
+from tidegate.jobmanager.leadership import settings
 from tidegate.jobmanager.leadership.ended_job import EndedJobClient
 from tidegate.jobmanager.leadership.fence import without_effect
 from tidegate.jobmanager.leadership.job_record import RECORD_VERSION, GraphOutline, JobRecord, SnapshotPointer, encode
@@ -26,7 +28,7 @@ from tidegate.jobmanager.leadership.record_claim import CheckpointCompleted, Sav
 from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.protocol.instructions import CancelGang, DeleteOrphans, Recording, Send, SubmitGang
 from tidegate.protocol.messages import Leave, MasterHeartbeat
-from tidegate.storage.leases.cells import FileCell
+from tidegate.storage.leases.cells import FileCell, S3Cell
 from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited
 from tidegate.storage.leases.lease import LeaseRecord
 from tidegate.storage.location import StorageLocation
@@ -119,12 +121,14 @@ class Stalling(FileCell):
     """A store whose answers can be held up."""
 
     gate = threading.Event()
+    held_up = False  # a write was
 
     def read(self) -> Any:
         self.gate.wait()
         return super().read()
 
     def put(self, data: bytes, expected: str | None) -> str | None:
+        self.held_up = self.held_up or not self.gate.is_set()
         self.gate.wait()
         return super().put(data, expected)
 
@@ -173,6 +177,34 @@ def test_what_a_deposed_driver_may_still_do() -> None:
     assert without_effect(CancelGang(0))  # type: ignore[arg-type]
     beat = Send(0, MasterHeartbeat(attempt=0), "i")  # type: ignore[arg-type]
     assert not any(map(without_effect, (beat, DeleteOrphans(), SubmitGang(0, 1))))  # type: ignore[arg-type]
+
+
+def test_a_store_that_is_back_before_the_lease_has_run_out_has_cost_nothing(tmp_path: Path) -> None:
+    folder = StorageLocation.parse(str(tmp_path))
+    gate = Stalling.gate
+    gate.set()
+    candidate = JobRecord(job_id="j", name="j", graph=GraphOutline.of(graph()))
+    stalling = Stalling(folder, "lease")
+    first = Leadership(stalling, Stalling(folder, "job"), 15_000, candidate)  # renewed every 3 s
+    first.campaign(False)
+    gate.clear()
+    answers: list[Recording] = []
+    first.put(CheckpointCompleted(pointer(1)), answers.append)
+    deadline = time.monotonic() + 60
+    while not stalling.held_up:
+        assert time.monotonic() < deadline
+        assert first.leads()
+        time.sleep(0.01)
+    assert not answers
+    left = first.valid_ms()
+    gate.set()
+    while not answers or first.valid_ms() <= left:
+        assert time.monotonic() < deadline
+        assert first.leads()
+        time.sleep(0.01)
+    assert answers == [Recording.WRITTEN]
+    assert (first.epoch, first._keeper.epoch) == (1, 1)
+    first.close()
 
 
 class Robbed(FileCell):
@@ -292,9 +324,44 @@ def test_a_folder_that_is_missing_or_cannot_be_written(tmp_path: Path) -> None:
         leadership(Path("/proc"))
 
 
+@pytest.mark.parametrize("scheme", ["gs", "abfs", "hdfs"])
+def test_a_store_without_conditional_writes_is_refused_before_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setattr(settings, "open_files", lambda location: pytest.fail("it was opened"))
+    with pytest.raises(ConfigurationError, match=rf"storageDir: {scheme}:.* no lease can be kept here, since"):
+        leadership(tmp_path, **{"high-availability.storageDir": f"{scheme}://bucket/ha"})
+
+
+def test_a_request_that_hangs_is_given_up_while_there_is_time_to_ask_again(s3_server: Any) -> None:
+    endpoint, _ = s3_server
+    found = leadership(Path(), **{"high-availability.storageDir": f"s3://bucket/ha?endpoint_override={endpoint}"})
+    for cell in (found._lease_cell, found._cell):
+        assert isinstance(cell, S3Cell)
+        config = cell._client.meta.config
+        assert (config.connect_timeout, config.read_timeout) == (LEASE_MS / 4000, LEASE_MS / 4000)
+    found.close()
+
+
+ZOOKEEPER = {"high-availability.type": "zookeeper", "high-availability.zookeeper.quorum": "localhost:1"}
+ACL = "high-availability.zookeeper.client.acl"
+USER, PASSWORD = (f"tidegate.high-availability.zookeeper.{name}" for name in ("username", "password"))
+
+
+def test_the_password_of_zookeeper_is_a_secret(tmp_path: Path) -> None:
+    given = configuration(tmp_path, **ZOOKEEPER, **{ACL: "creator", USER: "me", PASSWORD: "opensesame"})
+    found = HighAvailability.from_configuration(given)
+    assert found is not None
+    assert (found.creator_only, found.user, found.password) == (True, "me", "opensesame")
+    assert "opensesame" not in f"{found} {given} {settings_of(given)}"
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        (ZOOKEEPER | {ACL: "creator"}, "client.acl: creator needs both"),
+        (ZOOKEEPER | {USER: "me"}, "belong together"),
+        (ZOOKEEPER | {USER: "me:too", PASSWORD: "x"}, "a name has no ':' in it"),
         ({"high-availability.cluster-id": ""}, "high-availability.cluster-id is '': high availability needs one"),
         ({"high-availability.cluster-id": "a/b"}, "of letters, digits"),
         ({"high-availability.storageDir": ""}, "is filesystem, but high-availability.storageDir is not set"),

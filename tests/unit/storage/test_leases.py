@@ -99,8 +99,8 @@ def test_a_store_without_conditional_writes_is_refused_or_warned_of(tmp_path, mo
     endpoint, _ = s3_server
     location = StorageLocation.parse(f"s3://bucket/x?endpoint_override={endpoint}")
 
-    def ignores_conditions(options):
-        client = stores_client(options)
+    def ignores_conditions(options, request_s):
+        client = stores_client(options, request_s)
         put = client.put_object
         client.put_object = lambda **a: put(**{k: v for k, v in a.items() if not k.startswith("If")})
         return client

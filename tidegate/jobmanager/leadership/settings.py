@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.leadership.job_record import GraphOutline, JobRecord
-from tidegate.jobmanager.leadership.leadership import Leadership
+from tidegate.jobmanager.leadership.leadership import Leadership, lease_times
 from tidegate.storage.files import check_writable, open_files
-from tidegate.storage.leases.cells import Cell, open_cell
+from tidegate.storage.leases.cells import Cell, open_cell, why_never_conditional
 from tidegate.storage.location import StorageLocation
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -30,6 +30,9 @@ class HighAvailability:
     permissions: str = ""
     quorum: str = ""
     root: str = ""
+    creator_only: bool = False  # ZooKeeper's nodes are for those who have the same user and password
+    user: str = ""
+    password: str = field(default="", repr=False)
 
     @staticmethod
     def from_configuration(configuration: Configuration) -> HighAvailability | None:
@@ -68,6 +71,16 @@ class HighAvailability:
                 f"{options.HA_TYPE.key} is {kind}, but checkpoints are kept in the driver's memory and would be gone "
                 f"with it: set {options.CHECKPOINT_DIR.key} to a folder that all drivers reach"
             )
+        user, password = (
+            options.read(configuration, option) or ""
+            for option in (options.HA_ZOOKEEPER_USERNAME, options.HA_ZOOKEEPER_PASSWORD)
+        )
+        creator_only = options.read(configuration, options.HA_ZOOKEEPER_ACL) == "creator"
+        if bool(user) != bool(password) or (creator_only and not user) or ":" in user:
+            raise ConfigurationError(
+                f"{options.HA_ZOOKEEPER_USERNAME.key} and {options.HA_ZOOKEEPER_PASSWORD.key} belong together, a name "
+                f"has no ':' in it, and {options.HA_ZOOKEEPER_ACL.key}: creator needs both"
+            )
         return HighAvailability(
             kind,
             cluster_id,
@@ -77,6 +90,9 @@ class HighAvailability:
             options.read(configuration, options.STORAGE_PERMISSIONS),
             quorum or "",
             options.read(configuration, options.HA_ZOOKEEPER_ROOT),
+            creator_only,
+            user,
+            password,
         )
 
     def leadership(self, graph: JobGraph) -> Leadership:
@@ -86,22 +102,36 @@ class HighAvailability:
         return Leadership(lease, record, self.lease_ms, candidate)
 
     def _cells(self) -> tuple[Cell, Cell]:
+        request_s = lease_times(self.lease_ms).request_s
         if self.kind == "zookeeper":
             from tidegate.storage.leases.zookeeper import open_zookeeper_cells
 
             lease, record = open_zookeeper_cells(
-                self.quorum, f"{self.root.rstrip('/')}/{self.cluster_id}", (_LEASE, _RECORD), self.lease_ms / 1000.0
+                self.quorum,
+                f"{self.root.rstrip('/')}/{self.cluster_id}",
+                (_LEASE, _RECORD),
+                session_s=self.lease_ms / 1000.0,
+                request_s=request_s,
+                credentials=f"{self.user}:{self.password}" if self.user else None,
+                creator_only=self.creator_only,
             )
             return lease, record
         location = StorageLocation.parse(self.storage_dir).with_permissions(self.permissions)
         _check_usable(location)
         folder = location.child(self.cluster_id)
-        return open_cell(folder, _LEASE, conditional=True), open_cell(folder, _RECORD, conditional=True)
+        lease, record = (open_cell(folder, name, conditional=True, request_s=request_s) for name in (_LEASE, _RECORD))
+        return lease, record
 
 
 def _check_usable(location: StorageLocation) -> None:
     """A folder is not made: where a shared disk is not mounted, every machine would get one of its own."""
     key = options.HA_STORAGE_DIR.key
+    why = why_never_conditional(location)
+    if why is not None:
+        raise ConfigurationError(
+            f"{key}: {location.uri}: no lease can be kept here, since {why}; use a local or shared disk, an S3 store "
+            f"with conditional writes, or {options.HA_TYPE.key}: zookeeper"
+        )
     if location.is_local and not os.path.isdir(location.local_path):
         raise ConfigurationError(
             f"{key}: there is no folder {location.local_path}; make it, on a disk that all drivers of the job reach, "

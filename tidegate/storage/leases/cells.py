@@ -1,7 +1,7 @@
 """A cell: one small value in a store, changed only by those who have seen what is there.
 
-Blocking, for one thread at a time. Nothing here is bounded but what the store itself bounds: a call that hangs holds up
-only the thread of its user.
+Blocking, for one thread at a time. A call to a store over the network is given up after a time, so that one request
+that hangs does not cost a lease; a disk that hangs holds up the thread of its user.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ log = logging.getLogger("tidegate.storage")
 
 _KEPT = 8  # contents of a cell in files: the newest counts
 _LITTER_S = 3600.0
+_REQUEST_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,25 @@ class Cell(Protocol):
         """Not needed any more. Never raises."""
 
 
-def open_cell(location: StorageLocation, name: str, *, conditional: bool) -> Cell:
-    """The cell `name` in the folder `location`.
+def why_never_conditional(location: StorageLocation) -> str | None:
+    """Why no store of this kind has conditional writes here; None: it may have, which `open_cell` finds out."""
+    if location.is_local or location.scheme == "s3":
+        return None
+    return f"{location.scheme} storage is only used through a library that has no conditional writes"
+
+
+def open_cell(location: StorageLocation, name: str, *, conditional: bool, request_s: float = _REQUEST_S) -> Cell:
+    """The cell `name` in the folder `location`. `request_s`: how long a request to a store over the network may take.
 
     `conditional`: refuse (ConfigurationError) a store that has no conditional writes. Otherwise such a store is used as
     well as it can be, with a warning: of two that write within the same moment the first is overwritten, and finds out
     when it writes again."""
     if location.is_local:
         return FileCell(location, name)
-    why = f"{location.scheme} storage is only used through a library that has no conditional writes"
-    if location.scheme == "s3":
+    why = why_never_conditional(location)
+    if why is None:
         try:
-            return S3Cell(location, name)
+            return S3Cell(location, name, request_s)
         except ImportError:
             why = "conditional writes on S3 need the package boto3: pip install 'tidegate[s3]'"
         except NoConditionalWrites as error:
@@ -167,11 +175,11 @@ class S3Cell:
     """An object, changed with `If-Match` and `If-None-Match`. ImportError without boto3; NoConditionalWrites where the
     server ignores them, which is tried out first."""
 
-    def __init__(self, location: StorageLocation, name: str) -> None:
+    def __init__(self, location: StorageLocation, name: str, request_s: float = _REQUEST_S) -> None:
         self.where = f"{location.uri}/{name}"
         self._bucket, _, prefix = location.uri.removeprefix("s3://").partition("/")
         self._key = f"{prefix}/{name}" if prefix else name
-        self._client = _s3_client(dict(location.options))
+        self._client = _s3_client(dict(location.options), request_s)
         self._try_out()
 
     def read(self) -> Content | None:
@@ -213,7 +221,7 @@ class S3Cell:
             raise NoConditionalWrites(f"{self.where}: the server does not heed the conditions of conditional writes")
 
 
-def _s3_client(options: dict[str, str]) -> Any:
+def _s3_client(options: dict[str, str], request_s: float) -> Any:
     import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
@@ -223,8 +231,8 @@ def _s3_client(options: dict[str, str]) -> Any:
     if endpoint and "://" not in endpoint:
         endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
     config = Config(
-        connect_timeout=5,
-        read_timeout=5,
+        connect_timeout=request_s,
+        read_timeout=request_s,
         retries={"total_max_attempts": 1},  # a write that is repeated unseen could refuse itself
         signature_version=UNSIGNED if anonymous else None,
     )

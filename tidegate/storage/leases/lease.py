@@ -54,6 +54,11 @@ class LeaseTimes:
     look_ms: float = 1_000.0  # between two looks at a record of somebody else, and after a failure
     drift: float = 0.05  # by how much two clocks may differ in their rate
 
+    @property
+    def request_s(self) -> float:
+        """How long one request to the store may take: after one that hangs there is still time to ask again."""
+        return self.lease_ms / 4000.0
+
     def __post_init__(self) -> None:
         assert 0 < self.renew_ms <= self.lease_ms / 2
         assert self.look_ms > 0
