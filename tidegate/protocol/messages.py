@@ -116,7 +116,7 @@ class Register(Message, frozen=True):
     pid: int
     incarnation: str  # random per process start; tells a Spark retry from the original
     protocol: int = PROTOCOL_VERSION  # of the sender
-    sent_ms: float = 0.0  # with high availability: now, by the worker's clock
+    sent_ms: float = 0.0  # with high availability: now, by the worker's clock of leases
 
 
 class SlotReady(Message, frozen=True):
@@ -138,7 +138,7 @@ class SlotHeartbeat(Message, frozen=True):
     slot: SlotIndex
     metrics: tuple[MetricReport, ...] = ()
     accumulators: bytes = b""  # `common.accumulators.dump`, as of a moment ago; b"" when they are too large for this
-    sent_ms: float = 0.0  # by the worker's own clock, which nobody else reads
+    sent_ms: float = 0.0  # by the worker's own clock of leases, which nobody else reads
     states: tuple[StateReport, ...] = ()
 
 

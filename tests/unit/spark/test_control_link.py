@@ -27,6 +27,7 @@ from tidegate.protocol.messages import (
 from tidegate.spark.streaming import control_link
 from tidegate.spark.streaming.control_link import ControlLink
 from tidegate.spark.streaming.printing import PRINTED
+from tidegate.storage.leases.keeper import steady_ms
 from tidegate.taskmanager.clock import SystemClock
 
 T = TypeVar("T")
@@ -303,8 +304,21 @@ def test_a_worker_leaves_when_its_driver_may_not_lead_any_more(master: Master, k
         beat()  # says nothing of a lease
         beat(heard_ms=first.sent_ms - 5_000.0, valid_ms=3_000.0)  # late
         time.sleep(0.02)
-    assert SystemClock().now_ms() >= first.sent_ms + 1_490.0
+    assert steady_ms() >= first.sent_ms + 1_490.0
     left = master.delivered[-1]
     assert isinstance(left, Leave)
     assert "nothing was heard of its lease in time" in left.reason
+    link.main_left.set()
+
+
+def test_the_time_in_which_the_machine_slept_is_over_for_the_lease_too(
+    master: Master, kills: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other clocks stand still meanwhile."""
+    slept_ms = 0.0
+    monkeypatch.setattr(control_link, "steady_ms", lambda: steady_ms() + slept_ms)
+    link = master.link(lease_ms=60_000.0)
+    assert abs(master.receive_a(SlotHeartbeat).sent_ms - steady_ms()) < 60_000.0
+    slept_ms = 61_000.0
+    assert eventually(lambda: any(isinstance(message, Leave) for message in master.delivered), 20)
     link.main_left.set()

@@ -37,6 +37,7 @@ from tidegate.protocol.messages import (
 )
 from tidegate.spark.streaming.printing import PRINTED
 from tidegate.spark.streaming.waker import Waker
+from tidegate.storage.leases.keeper import steady_ms
 from tidegate.taskmanager.clock import Clock
 
 log = logging.getLogger("tidegate.worker")
@@ -93,7 +94,7 @@ class ControlLink(threading.Thread):
         self._outgoing: deque[Message | bytes] = deque()  # bytes: text that is to be printed
         self._waker = Waker()
         self._stopping = False
-        self._led_until = math.inf if lease_ms is None else clock.now_ms() + lease_ms  # by our own clock
+        self._led_until = math.inf if lease_ms is None else steady_ms() + lease_ms  # by the clock of leases
         self._led_until_said = False  # by the driver
         self._silenced = False  # metrics were left out, and it was said
         self.main_left = threading.Event()  # set by the mailbox thread when it has left its loop
@@ -139,14 +140,16 @@ class ControlLink(threading.Thread):
         while not self._stopping:
             now = self._clock.now_ms()
             if now >= next_heartbeat:
-                self.send(self._heartbeat(now))
+                self.send(self._heartbeat())
                 next_heartbeat = now + self._interval
             self._flush()
-            events = dict(poller.poll(max(0, math.ceil(min(next_heartbeat, self._led_until) - now))))
+            wait_ms = min(next_heartbeat - now, self._led_until - steady_ms())
+            events = dict(poller.poll(max(0, math.ceil(wait_ms))))
             if self._waker.fileno() in events:
                 self._waker.clear()
-            if self._clock.now_ms() >= self._led_until:
-                # Also when something has come: this process may have been frozen for longer than the driver led.
+            if steady_ms() >= self._led_until:
+                # Also when something has come: this process may have been frozen, or its machine have slept, for longer
+                # than the driver led.
                 self._lost("its driver may not lead the job any more: nothing was heard of its lease in time")
                 break
             if self._socket in events:
@@ -159,7 +162,7 @@ class ControlLink(threading.Thread):
                 self._lost(f"the driver has not answered for {self._timeout / 1000:.0f} s")
                 break
 
-    def _heartbeat(self, now_ms: float) -> SlotHeartbeat:
+    def _heartbeat(self) -> SlotHeartbeat:
         states = self._states()
         news, self._reported = () if states is self._reported else states, states
         return SlotHeartbeat(
@@ -168,7 +171,7 @@ class ControlLink(threading.Thread):
             metrics=self._metrics(),
             accumulators=self._accumulators(),
             states=news,
-            sent_ms=now_ms if self._led_until < math.inf else 0.0,
+            sent_ms=steady_ms() if self._led_until < math.inf else 0.0,
         )
 
     def _receive(self) -> None:
@@ -189,7 +192,7 @@ class ControlLink(threading.Thread):
                 until = message.heard_ms + message.valid_ms
                 self._led_until = max(self._led_until, until) if self._led_until_said else until
                 self._led_until_said = True
-                if self._clock.now_ms() >= self._led_until:
+                if steady_ms() >= self._led_until:
                     return  # nothing is done that it asks for: `_talk` leaves
             self._deliver(message)
             if isinstance(message, Leave) and self._leave_grace_ms > 0:

@@ -40,6 +40,7 @@ from tidegate.spark.streaming.time_keeper import TimeKeeper
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import enter_archives, local_paths, own_working_directory
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
+from tidegate.storage.leases.keeper import steady_ms
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.instrument import Instrument
 from tidegate.taskmanager.operators.base import Operator
@@ -130,7 +131,7 @@ class SlotWorker:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 incarnation=incarnation,
-                sent_ms=0.0 if launch.lease_ms is None else self.clock.now_ms(),
+                sent_ms=0.0 if launch.lease_ms is None else steady_ms(),
             )
         )
         send = self._printer.log if launch.logs is not None and launch.logs.to_driver else None
