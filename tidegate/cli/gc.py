@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.cli.errors import CommandError
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.storage.files import open_files
-from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.filesystem import storage_in
 from tidegate.storage.job_directory import LOCK, SHARED, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.orphans import find_orphans
@@ -39,7 +39,7 @@ def _is_job(location: StorageLocation) -> bool:
 
 
 def _collect_job(directory: StorageLocation, delete: bool) -> dict[str, Any]:
-    storage = FileSystemStorage(str(directory.parent()), directory.name)
+    storage = storage_in(directory)
     report: dict[str, Any] = {"job": directory.name, "path": str(directory), "orphans": [], "bytes": 0, "problems": []}
     try:
         with storage.locked(time.time() * 1000):

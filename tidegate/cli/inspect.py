@@ -56,7 +56,7 @@ def _load(path: str) -> LoadedMetadata:
         found = [n for n in map(checkpoint_of_directory, files.names("")) if n is not None]
         complete = [n for n in found if files.size(f"chk-{n}/{METADATA_NAME}") is not None]
         if complete:
-            return read_metadata(str(location.child(f"chk-{max(complete)}")))
+            return read_metadata(str(location.child(f"chk-{max(complete)}")), dict(location.options))
     return read_metadata(path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import cloudpickle
@@ -32,6 +32,7 @@ from tidegate.storage import compression
 from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.filesystem import FileSystemStorage, latest_aligned
 from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.location import StorageLocation
 from tidegate.storage.memory import JobManagerStorage
 from tidegate.storage.metadata import read_metadata
 from tidegate.taskmanager.clock import SystemClock
@@ -76,7 +77,7 @@ def prepare_job(
     job_settings = JobSettings.from_configuration(graph.name, configuration)
     assigner = StateAssigner(graph, job_settings.allow_non_restored_state)
     if initial is not None:
-        initial = _restorable(graph.name, assigner, initial)
+        initial = _restorable(graph.name, assigner, initial, _storage_options(configuration))
     settings = runtime_settings(configuration, checkpoints)
     if worker_files is not None:
         settings = dataclasses.replace(settings, cached_files=worker_files.paths())
@@ -176,13 +177,13 @@ def checkpoint_storage(
     return JobManagerStorage(limit, codec, permissions, guard)
 
 
-def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint) -> RestorePoint:
+def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint, known: Mapping[str, str]) -> RestorePoint:
     """The point itself, or, when its in-flight records cannot be moved, the nearest older one that has none."""
     try:
         assigner.assign(point)
         return point
     except UnmovableRecordsError as error:
-        nearest = latest_aligned(point.root, point.checkpoint_id)
+        nearest = latest_aligned(point.root, point.checkpoint_id, known)
         if nearest is None:
             raise
         log.warning(
@@ -197,18 +198,25 @@ def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint) -> 
 
 def _initial_snapshot(configuration: Configuration, leadership: Leadership | None) -> RestorePoint | None:
     """What an earlier leader has left counts more than what the program was started with."""
+    known = _storage_options(configuration)
     if leadership is not None:
         record = leadership.record
         pointer = record.savepoint if record.stopped else record.checkpoint
         if pointer is not None:
-            loaded = read_metadata(pointer.path)
+            loaded = read_metadata(pointer.path, known)
             return RestorePoint(loaded.metadata, str(loaded.root), owned=not record.stopped)
     path = options.read(configuration, options.RECOVERY_PATH)
     if not path:
         return None
-    loaded = read_metadata(path)
+    loaded = read_metadata(path, known)
     claimed = options.read(configuration, options.RECOVERY_CLAIM_MODE) == "CLAIM" and not loaded.metadata.savepoint
     return RestorePoint(loaded.metadata, str(loaded.root), owned=claimed)
+
+
+def _storage_options(configuration: Configuration) -> dict[str, str]:
+    """With which the checkpoint directory is reached: paths of checkpoints are noted without secrets."""
+    directory = options.read(configuration, options.CHECKPOINT_DIR)
+    return dict(StorageLocation.parse(directory).options) if directory else {}
 
 
 def other_checkpoints(storage: CheckpointStorage, initial: RestorePoint | None) -> list[CheckpointMetadata]:

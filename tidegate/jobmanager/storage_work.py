@@ -115,7 +115,7 @@ class StorageWork:
             except SnapshotError as error:
                 _warn([f"the claimed checkpoint {checkpoint_id} in {root} was not deleted: {error}"])
                 return
-            _warn(delete_claimed(root, checkpoint_id, now_ms, older))
+            _warn(delete_claimed(root, checkpoint_id, now_ms, older, self._storage.options))
 
         self._threads.delete(what, delete, [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from tidegate.common.ids import CheckpointId
@@ -16,6 +17,9 @@ class CheckpointStorage(Protocol):
 
     @property
     def root(self) -> str: ...
+
+    @property
+    def options(self) -> Mapping[str, str]: ...
 
     def open(self, now_ms: float) -> None: ...
 

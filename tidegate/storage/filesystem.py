@@ -21,7 +21,7 @@ from tidegate.storage.job_directory import (
     metadata_file,
 )
 from tidegate.storage.job_lock import JobLock, LeaseJobLock, LocalJobLock
-from tidegate.storage.location import StorageLocation
+from tidegate.storage.location import StorageLocation, beside
 from tidegate.storage.metadata import check_belongs, encode_metadata, read_metadata_file
 from tidegate.storage.reader import FileStateSource
 from tidegate.storage.worker_storage import FileSystemWorkerStorage, JobManagerWorkerStorage, WorkerStorage
@@ -59,6 +59,11 @@ class FileSystemStorage:
     def root(self) -> str:
         """The URI of the folder to which the handles are relative, for `SlotRestore.root`."""
         return str(self._location)
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """With which the directory is reached, secrets among them."""
+        return dict(self._location.options)
 
     def files(self, *, makes_root: bool = False) -> Files:
         return open_files(self._location, makes_root=makes_root)
@@ -184,11 +189,18 @@ class FileSystemStorage:
         return self.delete(Deletion(files=sorted(shared - referenced), directories=unfinished))
 
 
-def latest_aligned(root: str, before: CheckpointId) -> CheckpointMetadata | None:
+def storage_in(directory: StorageLocation) -> FileSystemStorage:
+    """That of a job directory."""
+    return FileSystemStorage(str(directory.parent()), directory.name, options=dict(directory.options))
+
+
+def latest_aligned(
+    root: str, before: CheckpointId, options: Mapping[str, str] | None = None
+) -> CheckpointMetadata | None:
     """The newest checkpoint in a job directory that is older than `before` and holds no in-flight records. Damaged ones
-    are passed over; StorageUnavailableError when one cannot be read now: the job would start from something older."""
-    directory = StorageLocation.parse(root)
-    storage = FileSystemStorage(str(directory.parent()), directory.name)
+    are passed over; StorageUnavailableError when one cannot be read now: the job would start from something older.
+    `options`: of the job's own storage, for a root that was noted without secrets."""
+    storage = storage_in(beside(root, options))
     for checkpoint_id in reversed(storage.completed_checkpoints()):
         if checkpoint_id < before:
             try:
@@ -202,14 +214,19 @@ def latest_aligned(root: str, before: CheckpointId) -> CheckpointMetadata | None
     return None
 
 
-def delete_claimed(root: str, checkpoint_id: CheckpointId, now_ms: float, older: bool = False) -> list[str]:
+def delete_claimed(
+    root: str,
+    checkpoint_id: CheckpointId,
+    now_ms: float,
+    older: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> list[str]:
     """Delete a checkpoint in the directory of another job, which has left it to us, with all that only it needs.
-    `older`: and those before it.
+    `older`: and those before it. `options`: as of `latest_aligned`.
 
     Never raises; returns the problems. Nothing is deleted while that job runs."""
-    directory = StorageLocation.parse(root)
     try:
-        storage = FileSystemStorage(str(directory.parent()), directory.name)
+        storage = storage_in(beside(root, options))
         storage.open(now_ms)
     except (ConfigurationError, SnapshotError) as error:
         return [f"checkpoint {checkpoint_id} in {root}, which this job has claimed, was not deleted: {error}"]

@@ -93,6 +93,15 @@ class StorageLocation:
     __repr__ = __str__
 
 
+def beside(uri: str, known: Mapping[str, str] | None) -> StorageLocation:
+    """The place `uri`, which was noted without secrets, reached with the options of a place that is `known`: its own
+    ones win, and they count only on the same kind of storage."""
+    location = StorageLocation.parse(uri)
+    if known and location.scheme == "s3":
+        return StorageLocation.parse(uri, {**known, **dict(location.options)})
+    return location
+
+
 def below(uri: str, name: str) -> str:
     """`name` in the directory `uri`, as text. The options in the query of a URI stay behind it, secrets too."""
     place, mark, options = uri.partition("?") if "://" in uri else (uri, "", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import CheckpointId
@@ -35,6 +35,10 @@ class JobManagerStorage:
         self._codec = codec
         self._permissions = permissions  # of savepoints
         self._metadata: dict[CheckpointId, CheckpointMetadata] = {}  # bounded by the number of retained checkpoints
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return {}
 
     def open(self, now_ms: float) -> None: ...
 

@@ -20,7 +20,7 @@ from tidegate.storage.checksums import checksum
 from tidegate.storage.files import Files, is_gone, open_files
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
-from tidegate.storage.location import StorageLocation
+from tidegate.storage.location import StorageLocation, beside
 
 FORMAT_VERSION = 3
 _MAGIC = b"TIDEGATE"
@@ -69,8 +69,9 @@ def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
 
 
 def read_metadata(uri: str, options: Mapping[str, str] | None = None) -> LoadedMetadata:
-    """Reads the metadata of a checkpoint or savepoint, given by its directory or its `_metadata` file."""
-    location = StorageLocation.parse(uri, options)
+    """Reads the metadata of a checkpoint or savepoint, given by its directory or its `_metadata` file. `options`: of
+    the job's own storage, for one that was noted without secrets."""
+    location = beside(uri, options)
     directory = location.parent() if location.name == METADATA_NAME else location
     files = open_files(directory)
     metadata = read_metadata_file(files, METADATA_NAME)

@@ -10,7 +10,7 @@ from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, Verte
 from tidegate.storage import compression
 from tidegate.storage.files import OWNER, Files, open_files
 from tidegate.storage.job_directory import exclusive_file, shared_file
-from tidegate.storage.location import StorageLocation
+from tidegate.storage.location import StorageLocation, beside
 from tidegate.storage.reader import FileStateSource, InlineStateSource, StateSource
 from tidegate.storage.writers import (
     DEFAULT_MEMORY_LIMIT,
@@ -64,7 +64,7 @@ class FileSystemWorkerStorage:
         )
 
     def savepoint_files(self, target: str) -> Files:
-        location = _with_options(target, dict(self.job_directory.options))
+        location = beside(target, dict(self.job_directory.options))
         return self._files(location.with_permissions(self.job_directory.permissions or OWNER))
 
     def _files(self, location: StorageLocation, *, makes_root: bool = True) -> Files:
@@ -93,11 +93,4 @@ class JobManagerWorkerStorage:
 
 def file_source(root: str, options: Mapping[str, str] | None = None) -> FileStateSource:
     """`options`: of the job's own storage; used when `root` is on the same kind of storage."""
-    return FileStateSource(open_files(_with_options(root, options)))
-
-
-def _with_options(uri: str, options: Mapping[str, str] | None) -> StorageLocation:
-    location = StorageLocation.parse(uri)
-    if options and location.scheme == "s3":
-        location = StorageLocation.parse(uri, {**options, **dict(location.options)})
-    return location
+    return FileStateSource(open_files(beside(root, options)))

@@ -344,7 +344,9 @@ class InProcessJob(InstructionCarrier):
         self.problems += self.prepared.storage.delete_orphans()
 
     def delete_claimed(self, instruction: DeleteClaimed) -> None:
-        self.problems += delete_claimed(instruction.root, instruction.checkpoint_id, self.clock.now)
+        self.problems += delete_claimed(
+            instruction.root, instruction.checkpoint_id, self.clock.now, options=self.prepared.storage.options
+        )
 
     def request_done(self, instruction: CheckpointRequestDone) -> None:
         """See `answer`."""
