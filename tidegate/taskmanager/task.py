@@ -96,6 +96,7 @@ class Task:
             place.subtask,
             place.vertex.parallelism,
             settings.watermark_interval_ms,
+            settings.exactly_once,
         )
         self.model = make_model(self)
         self._follows_records = self.model.follows_records

@@ -4,6 +4,12 @@ A watermark may make a great many timers due. They are fired in bounded portions
 further input is taken, and it is sent on when the last of them has fired. A snapshot taken meanwhile holds the timers
 that are left, and the watermark, which fires them after a recovery. It says so: a timer that was set for a time that is
 over already waits for the next watermark, and a recovery in between must not fire it.
+
+At least once, the time of a task with inputs is in no snapshot: it begins anew, from what its sources say again. Such a
+task has processed records and watermarks from behind some barriers when it takes its snapshot, so its time may be ahead
+of the cut. Sources read those records again, and an exchange that is not by key may send them another way: through a
+task whose restored time has passed them already, to one that would then fire its timers without them. They would be
+lost. What comes of time that begins anew is at most that windows which have fired count what is read again once more.
 """
 
 from __future__ import annotations
@@ -42,7 +48,9 @@ class TaskTime:
         subtask: int,
         parallelism: int,
         interval_ms: float,
+        exact_cuts: bool = True,
     ) -> None:
+        """`exact_cuts`: whether snapshots hold what came before the barriers and nothing else."""
         self._head = chain.head
         self._makers = chain.periodic
         self._periodic = chain.periodic if interval_ms > 0 else []
@@ -53,6 +61,7 @@ class TaskTime:
         self._subtask = subtask
         self._parallelism = parallelism
         self._pending: int | None = None  # watermark whose timers are being fired
+        self._kept = exact_cuts or not inputs
         self._state = self._head.context.operator_state.get_union_list_state(ListStateDescriptor(self.STATE_NAME))
 
     @property
@@ -122,7 +131,7 @@ class TaskTime:
 
         `drained`: time has come to its end only because the job was stopped; a job that goes on from there has a time
         of its own."""
-        if drained:
+        if drained or not self._kept:
             self._state.clear()
             return
         watermark = self._head.current_watermark

@@ -58,13 +58,17 @@ class Maker:
 
 
 def restored(
-    entries: list[Any], subtask: int = 0, parallelism: int = 2, names: tuple[str, ...] = ("e/0", "e/1")
+    entries: list[Any],
+    subtask: int = 0,
+    parallelism: int = 2,
+    names: tuple[str, ...] = ("e/0", "e/1"),
+    exact_cuts: bool = True,
 ) -> Any:
     """(the task's time, its head) after a restore."""
     head: Any = Head(Lists(entries))
     inputs: Any = [InputChannel.__new__(InputChannel) for _ in names]
     chain: Any = SimpleNamespace(head=head, periodic=[Maker(head)])
-    time = TaskTime(chain, inputs, list(names), subtask, parallelism, 200.0)
+    time = TaskTime(chain, inputs, list(names), subtask, parallelism, 200.0, exact_cuts)
     time.restore()
     return time, head
 
@@ -92,6 +96,18 @@ def test_timers_are_fired_only_if_they_were_being_fired(firing: bool) -> None:
     time, head = restored([entry(0, 10, firing, 1, c0=(10, False), c1=(20, False))], parallelism=1)
     assert time.pending is firing
     assert head.said == ([False, "active"] if firing else [False, 10, "active"])
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_at_least_once_the_time_of_a_task_with_inputs_begins_anew(exact: bool) -> None:
+    """It may be ahead of the cut, and what is read again may come another way."""
+    time, head = restored([], exact_cuts=exact)
+    for channel in (0, 1):
+        time.on_element(channel, Watermark(70))
+    time.save()
+    _, again = restored(list(time._state.get()), exact_cuts=exact)
+    assert head.current_watermark == 70
+    assert again.current_watermark == (70 if exact else NONE)
 
 
 def test_with_another_parallelism_the_lowest_counts() -> None:

@@ -95,7 +95,7 @@ class BatchTask:
             TaskPlace(plan.job_id, plan.vertex, SubtaskIndex(subtask), AttemptNumber(attempt)),
             OperatorServices(self._host.clock, self._host.run_async, self._host.run_coroutine, self, None, log.warning),
             KeyedBackends(kind, settings.rocksdb, 0, self._host.clock.now_ms),
-            dataclasses.replace(settings, checkpointing=False),
+            dataclasses.replace(settings, checkpointing=False, exactly_once=True),
             restored,
         )
         self._chain = OperatorChain(self._vertex, outputs, self._operator_context)

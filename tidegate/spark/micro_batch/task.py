@@ -113,7 +113,8 @@ class MicroBatchTask:
         self._attempt = AttemptNumber(attempt)
         self._attempt_id = attempt_id
         self._host = host or BatchHost()
-        self._settings = dataclasses.replace(plan.settings, checkpointing=False)
+        # The end of a batch is an exact cut.
+        self._settings = dataclasses.replace(plan.settings, checkpointing=False, exactly_once=True)
         self._per_group = plan.buckets_per_group(self._vertex)
         self._buckets = Buckets(self._vertex.max_parallelism, self._per_group)
         self._cut_anew = False  # into more buckets than before

@@ -140,6 +140,9 @@ class AssignTimestampsOperator(Operator, RemembersBatches):
         """Idleness is decided here, not upstream."""
 
     def update_state(self, checkpoint_id: CheckpointId, timestamp: int) -> None:
+        if not self.context.settings.exactly_once:  # it may be ahead of the cut, as the time of a task: `task_time`
+            self._state.clear()
+            return
         # The end of time is the source's to tell again, or, after a drain, not to tell.
         said = self.current_watermark if self.current_watermark < MAX_WATERMARK else MIN_WATERMARK
         self._state.update([(self.context.subtask, self._producer.state(), said)])
