@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
 
 from tidegate.cli.errors import CommandError
-from tidegate.cli.look import per_second, print_table
+from tidegate.cli.look import per_second, plain, print_table
 from tidegate.storage.location import absolute
-from tidegate.web import documents
 from tidegate.web.all_jobs import AllJobs
 from tidegate.web.history import History
 from tidegate.web.registry import JobRecord, running_jobs
-from tidegate.web.remote import RemoteJobError, call, view_of
+from tidegate.web.remote import call
 
 
 def find(wanted: str) -> JobRecord:
@@ -36,16 +34,7 @@ def find(wanted: str) -> JobRecord:
 
 
 def list_jobs(arguments: Any) -> dict[str, Any]:
-    now = time.time() * 1000
-    if arguments.all:
-        return {"jobs": [documents.summary(view, now) for view in AllJobs(History(arguments.history)).views()]}
-    jobs = []
-    for record in running_jobs():
-        try:
-            jobs.append(documents.summary(view_of(record), now))
-        except RemoteJobError as error:
-            jobs.append({"job_id": record.job_id, "job_name": record.job_name, "status": "?", "error": str(error)})
-    return {"jobs": jobs}
+    return {"jobs": AllJobs(History(arguments.history)).summaries(archived=arguments.all)}
 
 
 def print_jobs(answer: dict[str, Any]) -> None:
@@ -71,6 +60,9 @@ def print_jobs(answer: dict[str, Any]) -> None:
             )
         )
     print_table(rows)
+    for job in answer["jobs"]:
+        if "error" in job:
+            print(plain(job["error"]))
 
 
 def _age(duration_ms: int) -> str:

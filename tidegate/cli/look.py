@@ -34,7 +34,7 @@ def find_view(wanted: str, history: str | None = None) -> JobView:
     if not ids:
         ids = [i for i in kept.job_ids() if i.startswith(wanted.lower())]
     if not ids:
-        ids = [view.job_id for view in jobs.views() if view.name == wanted][:1]
+        ids = [job["job_id"] for job in jobs.summaries() if job["job_name"] == wanted][:1]
     if len(ids) > 1:
         raise CommandError(f"'{wanted}' may be any of several jobs: {', '.join(ids)}; give more of the id")
     if not ids:
@@ -77,16 +77,16 @@ metrics = looking(
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("  ".join(_plain(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        print("  ".join(plain(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Names may hold anything: what would move the cursor or change the terminal is not printed."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def print_show(job: Document) -> None:
-    print(f"{_plain(job['job_name'])} ({job['job_id']})")
+    print(f"{plain(job['job_name'])} ({job['job_id']})")
     print(f"{job['status']}, {job['mode']}, for {_seconds(job['duration_ms'])}, restarts: {job['attempt']}")
     print(f"in {per_second(job['records_in_per_second'])}, out {per_second(job['records_out_per_second'])}")
     what = "batches" if job["mode"] == "MICRO_BATCH" else "checkpoints"  # each is one there
@@ -108,7 +108,7 @@ def print_show(job: Document) -> None:
         )
     print_table(rows)
     for stage in job["stages"]:
-        print(f"stage {stage['stage']}: {stage['completed']} of {stage['tasks']} tasks, {_plain(stage['name'])}")
+        print(f"stage {stage['stage']}: {stage['completed']} of {stage['tasks']} tasks, {plain(stage['name'])}")
 
 
 def print_checkpoints(answer: Document) -> None:
@@ -138,14 +138,14 @@ def print_exceptions(answer: Document) -> None:
         down = failure["downtime_ms"]
         caught_up = failure["catch_up_ms"]
         told = [f"attempt {failure['attempt']}", "" if down is None else f"down for {_seconds(down)}"]
-        told += ["" if caught_up is None else f"caught up after {_seconds(caught_up)} more", _plain(failure["verdict"])]
+        told += ["" if caught_up is None else f"caught up after {_seconds(caught_up)} more", plain(failure["verdict"])]
         print("  ".join(filter(None, [at, *told])))
-        print("\n".join(_plain(line) for line in [failure["summary"], *failure["traceback"].splitlines()]), "\n")
+        print("\n".join(plain(line) for line in [failure["summary"], *failure["traceback"].splitlines()]), "\n")
 
 
 def print_metrics(answer: Document) -> None:
     for name, number in sorted(answer["metrics"].items()):
-        print(f"{_plain(name)} = {number:.12g}")
+        print(f"{plain(name)} = {number:.12g}")
 
 
 def _number(number: float | None) -> str:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web import remote
-from tidegate.web.history import History
+from tidegate.web.history import ArchivedFile, Document, History
 from tidegate.web.jobs import no_such_job
 from tidegate.web.live_state import StateQuestion, path_of
 from tidegate.web.registry import JobRecord, running_jobs
+
+log = logging.getLogger("tidegate.rest")
+
+T = TypeVar("T")
+
+_AT_ONCE = 16  # jobs that are asked
 
 
 class AllJobs:
@@ -18,30 +27,28 @@ class AllJobs:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._ended: dict[str, JobView] = {}  # of the history, which does not change; as many as that keeps
+        self._summaries: dict[ArchivedFile, Document] = {}  # of the files that the history has
 
-    def views(self) -> list[JobView]:
-        found = []
-        running = set()
-        for record in reversed(running_jobs()):
-            try:
-                found.append(remote.view_of(record))
-                running.add(record.job_id)
-            except remote.RemoteJobError:  # it ends in this moment: the history has it soon
-                continue
-        archived = [self._archived(job_id) for job_id in self._history.job_ids() if job_id not in running]
-        ended = [view for view in archived if view is not None]
-        return found + sorted(ended, key=lambda view: view.ended_ms or 0.0, reverse=True)
+    def summaries(self, archived: bool = True) -> list[Document]:
+        found = _at_once(_summary, running_jobs()[::-1])
+        if any("error" in summary for summary in found):
+            still = {record.job_id for record in running_jobs()}  # the others have ended in this moment
+            found = [summary for summary in found if "error" not in summary or summary["job_id"] in still]
+        if not archived:
+            return found
+        running = {summary["job_id"] for summary in found}
+        self._summaries = self._history.summaries(self._summaries)
+        ended = [summary for summary in self._summaries.values() if summary["job_id"] not in running]
+        return found + sorted(ended, key=lambda summary: summary.get("ended_ms") or 0.0, reverse=True)
+
+    def running(self) -> list[JobView]:
+        return [view for view in _at_once(_view, running_jobs()[::-1]) if view is not None]
+
+    def document(self, job_id: str, path: str) -> bytes | None:
+        return self._ask(job_id, lambda record: remote.document(record, path))
 
     def view(self, job_id: str) -> JobView:
-        record = self._record(job_id)
-        if record is not None:
-            try:
-                return remote.view_of(record)
-            except remote.RemoteJobError:
-                pass  # it ends in this moment
-        self._ended.pop(job_id, None)
-        view = self._archived(job_id)
+        view = self._ask(job_id, remote.view_of) or self._history.view(job_id)
         if view is None:
             raise no_such_job(job_id)
         return view
@@ -59,15 +66,17 @@ class AllJobs:
     def cancel(self, job_id: str) -> str:
         return str(remote.call(self._running(job_id), "POST", "/cancel", {})["status"])
 
-    def _archived(self, job_id: str) -> JobView | None:
-        if job_id not in self._ended:
-            view = self._history.view(job_id)
-            if view is None:
-                return None
-            if len(self._ended) >= max(1, self._history.size):
-                self._ended.clear()
-            self._ended[job_id] = view
-        return self._ended[job_id]
+    def _ask(self, job_id: str, question: Callable[[JobRecord], T]) -> T | None:
+        """None when the job is not running. Raises RemoteJobError."""
+        record = self._record(job_id)
+        if record is None:
+            return None
+        try:
+            return question(record)
+        except remote.RemoteJobError as error:
+            if error.status or self._record(job_id) is not None:
+                raise
+            return None  # it has ended in this moment: the history has it
 
     @staticmethod
     def _record(job_id: str) -> JobRecord | None:
@@ -79,3 +88,32 @@ class AllJobs:
             self.view(job_id)  # raises when it never was
             raise TidegateError(f"job {job_id} has ended")
         return record
+
+
+def _at_once(question: Callable[[JobRecord], T], records: list[JobRecord]) -> list[T]:
+    """Of all jobs at the same time: one that is silent holds up no other one."""
+    if not records:
+        return []
+    with ThreadPoolExecutor(min(_AT_ONCE, len(records)), "tidegate-jobs") as pool:
+        return list(pool.map(question, records))
+
+
+def _summary(record: JobRecord) -> Document:
+    try:
+        return remote.summary(record)
+    except remote.RemoteJobError as error:
+        return {
+            "job_id": record.job_id,
+            "job_name": record.job_name,
+            "status": "?",
+            "started_ms": record.started_ms,
+            "error": str(error),
+        }
+
+
+def _view(record: JobRecord) -> JobView | None:
+    try:
+        return remote.view_of(record)
+    except remote.RemoteJobError as error:
+        log.warning("%s", error)
+        return None

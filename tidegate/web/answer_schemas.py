@@ -88,6 +88,10 @@ _SUMMARY = _object(
     records_in_per_second=_maybe(_NUMBER),
     records_out_per_second=_maybe(_NUMBER),
 )
+_SILENT = {
+    **_object(job_id=_TEXT, job_name=_TEXT, status={"const": "?"}, started_ms=_MS, error=_TEXT),
+    "description": "Of a job that does not answer, in the list of all jobs.",
+}
 _VERTEX = _object(
     vertex=_WHOLE,
     name=_TEXT,
@@ -154,7 +158,7 @@ _FAILURE = _object(
 _PATH = _object(path=_TEXT)
 
 ANSWERS: dict[str, Schema] = {
-    "jobs": _object(jobs=_list(_SUMMARY)),
+    "jobs": _object(jobs=_list({"anyOf": [_SUMMARY, _SILENT]})),
     "job": _and(
         _SUMMARY,
         vertices=_list(_VERTEX),

@@ -165,7 +165,8 @@ class Api:
         except StateHiddenError as error:
             return problem(403, str(error))
         except RemoteJobError as error:
-            return problem(error.status or 409, str(error))
+            again = {} if error.retry_after is None else {"Retry-After": error.retry_after}
+            return as_json(error.status or 503, {"error": str(error)}, again)
         except TidegateError as error:
             return problem(409, str(error))
         except Exception as error:
@@ -196,7 +197,7 @@ class Api:
             if found is not None and route.method == method:
                 if route.name == "state":
                     return self._state(found.groupdict(), query)
-                return self._call(route, found.groupdict(), arguments)
+                return self._call(route, path, found.groupdict(), arguments)
             if found is not None:
                 others.add(route.method)
         if others:
@@ -227,7 +228,7 @@ class Api:
         except ConfigurationError as error:
             return problem(400, str(error))
 
-    def _call(self, route: Route, parts: dict[str, str], arguments: dict[str, Any]) -> Answer:
+    def _call(self, route: Route, path: str, parts: dict[str, str], arguments: dict[str, Any]) -> Answer:
         jobs, now = self._jobs, time.time() * 1000
         directory, drain = arguments.get("directory"), arguments.get("drain", False)
         if not isinstance(directory, str | None) or not isinstance(drain, bool):
@@ -237,12 +238,11 @@ class Api:
         job = parts.get("job", "")
         match route.name:
             case "jobs":
-                return as_json(200, {"jobs": [documents.summary(view, now) for view in jobs.views()]})
+                return as_json(200, {"jobs": jobs.summaries()})
             case "prometheus":
                 from tidegate.web.prometheus import CONTENT_TYPE, text  # late: few jobs are scraped
 
-                running = [view for view in jobs.views() if view.ended_ms is None]
-                return Answer(200, text(running, now), CONTENT_TYPE)
+                return Answer(200, text(jobs.running(), now), CONTENT_TYPE)
             case "savepoint":
                 return as_json(200, {"path": jobs.savepoint(job, directory)})
             case "stop":
@@ -250,8 +250,11 @@ class Api:
             case "cancel":
                 return as_json(200, {"status": jobs.cancel(job)})
             case "events":
-                jobs.view(job)
+                self._job_document(job)
                 return Answer(200, b"", "text/event-stream", stream=self._events(job))
+        proxied = jobs.document(job, path.removeprefix(f"/v1/jobs/{job}"))
+        if proxied is not None:
+            return Answer(200, proxied)
         view = jobs.view(job)
         if route.name == "view":
             return Answer(200, view.to_json())
@@ -273,24 +276,37 @@ class Api:
         }
         return as_json(200, documents_by_name[route.name]())
 
+    def _job_document(self, job: str) -> dict[str, Any]:
+        proxied = self._jobs.document(job, "")
+        if proxied is not None:
+            return dict(msgspec.json.decode(proxied))
+        return documents.job(self._jobs.view(job), time.time() * 1000)
+
     def _events(self, job: str) -> Iterator[bytes]:
         """At most one a second; a line without meaning when nothing changes, which tells whether anybody listens."""
-        last, silent = b"", 0.0
+        last: Any = None  # what was told
+        silent = 0.0
         while True:
             closing = self._closing.is_set()  # looked at first: the last view is sent too
+            ended = False
             try:
-                view = self._jobs.view(job)
+                document = self._job_document(job)
+                ended = document["ended_ms"] is not None
+                # Durations move on by themselves: that is no event.
+                told: Any = {**document, "duration_ms": None, "downtime_ms": None}
+                event = b"event: job\ndata: " + msgspec.json.encode(document) + b"\n\n"
+            except RemoteJobError as error:  # it may answer again
+                told = str(error)
+                event = b"event: silent\ndata: " + msgspec.json.encode({"error": told}) + b"\n\n"
             except TidegateError:
                 break
-            # Duration moves on by itself: that is no event.
-            told = msgspec.json.encode({**documents.job(view, view.started_ms), "duration_ms": None})
             if told != last:
                 last, silent = told, 0.0
-                yield b"event: job\ndata: " + msgspec.json.encode(documents.job(view, time.time() * 1000)) + b"\n\n"
+                yield event
             elif silent >= _KEEP_ALIVE_S:
                 silent = 0.0
                 yield b": still here\n\n"
-            if view.ended_ms is not None or closing:
+            if ended or closing:
                 break
             self._closing.wait(_EVENT_S)
             silent += _EVENT_S

@@ -1,27 +1,33 @@
 """Jobs that have ended: the last view of each, as a file of its own.
 
-`<when it ended>-<job id>.json` in `tidegate.history.dir`, or in `<state>/tidegate/history` of the user (see
-`registry.py`): only the newest, and of each job id the latest run. A job that leaves checkpoints in a directory has it
-beside them too, as `<job id>/_view.json`, for whoever finds them; so a checkpoint directory can be read as a history.
-(That alone would not do: the folder of a job that retains none is deleted at its end, and many jobs have no folder.)
+`<when it ended>-<job id>.json` (and, as `.summary` beside it, what the list of jobs says of it) in
+`tidegate.history.dir`, or in `<state>/tidegate/history` of the user (see `registry.py`): only the newest, and of each
+job id the latest run. A job that leaves checkpoints in a directory has it beside them too, as `<job id>/_view.json`,
+for whoever finds them; so a checkpoint directory can be read as a history. (That alone would not do: the folder of a
+job that retains none is deleted at its end, and many jobs have no folder.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
+from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.storage.files import Files, open_files, write_file
 from tidegate.storage.job_directory import VIEW, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
+from tidegate.web import documents
 from tidegate.web.registry import state_directory
 
 log = logging.getLogger("tidegate.rest")
@@ -29,6 +35,9 @@ log = logging.getLogger("tidegate.rest")
 _PATIENCE_S = 5.0
 _JOB_FOLDER = re.compile(r"(?P<job>[0-9a-f]{32})(-e(?P<epoch>\d+))?")  # each leader of a job has a folder of its own
 _MOST_FOLDERS = 1_000  # that are looked into
+
+Document = dict[str, Any]
+ArchivedFile = tuple[str, int]  # its path, and its size where a later run of the job writes a file of the same name
 
 
 @dataclass(frozen=True)
@@ -61,11 +70,13 @@ class History:
             files = self._files()
             before = self._names(files)
             name = f"{int(view.ended_ms or 0):013d}-{view.job_id}.json"
+            write_file(files, _summary_of(name), msgspec.json.encode(documents.summary(view, view.ended_ms or 0.0)))
             write_file(files, name, view.to_json())
             rest = [n for n in before if _job_of(n) != view.job_id]
             for old in {*before} - {*rest} | {*rest[: max(0, len(rest) + 1 - self.size)]}:
                 if old != name:
                     files.delete_file(old)
+                    files.delete_file(_summary_of(old))
         except (TidegateError, OSError) as error:
             log.warning("job %s: its last view could not be kept: %s", view.name, error)
 
@@ -74,29 +85,51 @@ class History:
         cannot be read."""
         return list(self._paths(self._files()))
 
+    def summaries(self, known: Mapping[ArchivedFile, Document]) -> dict[ArchivedFile, Document]:
+        """What the list of jobs says of each, in the order of `job_ids`. `known`: what this has answered before, which
+        is not read again. Raises TidegateError when the folder cannot be read."""
+        files, found = self._files(), {}
+        for job_id, file in self._paths(files).items():
+            summary = known.get(file) or self._read_summary(files, file)
+            if summary is not None and summary["job_id"] == job_id:
+                found[file] = summary
+        return found
+
+    @staticmethod
+    def _read_summary(files: Files, file: ArchivedFile) -> Document | None:
+        """From the view itself where there is no summary beside it."""
+        path, _ = file
+        with contextlib.suppress(TidegateError, OSError, *UNREADABLE):
+            if not path.endswith(VIEW):
+                return msgspec.json.decode(files.read(_summary_of(path)), type=dict[str, Any])
+        with contextlib.suppress(TidegateError, OSError, *UNREADABLE):
+            view = JobView.from_json(files.read(path))
+            return documents.summary(view, view.ended_ms or 0.0)
+        return None
+
     def view(self, job_id: str) -> JobView | None:
         """None when there is no such job here, or its file is damaged. Raises TidegateError."""
         files = self._files()
-        path = self._paths(files).get(job_id)
-        if path is None:
+        file = self._paths(files).get(job_id)
+        if file is None:
             return None
         try:
-            return JobView.from_json(files.read(path))
+            return JobView.from_json(files.read(file[0]))
         except msgspec.DecodeError:
             return None
 
-    def _paths(self, files: Files) -> dict[str, str]:
+    def _paths(self, files: Files) -> dict[str, ArchivedFile]:
         """Job id -> its file, in the order of `job_ids`."""
-        found: dict[str, str] = {}
+        found: dict[str, ArchivedFile] = {}
         for name in reversed(self._names(files)):
-            found.setdefault(_job_of(name), name)
+            found.setdefault(_job_of(name), (name, 0))
         if self.directory is None:
             return found
         folders = [match for match in map(_JOB_FOLDER.fullmatch, files.names("")) if match is not None]
         for match in sorted(folders, key=lambda match: int(match["epoch"] or 0), reverse=True)[:_MOST_FOLDERS]:
             path = f"{match[0]}/{VIEW}"
-            if match["job"] not in found and files.size(path) is not None:
-                found[match["job"]] = path
+            if match["job"] not in found and (size := files.size(path)) is not None:
+                found[match["job"]] = path, size
         return found
 
     def _files(self) -> Files:
@@ -105,6 +138,10 @@ class History:
     @staticmethod
     def _names(files: Files) -> list[str]:
         return sorted(n for n in files.names("") if n.endswith(".json") and n[:13].isdigit() and n[13:14] == "-")
+
+
+def _summary_of(name: str) -> str:
+    return name.removesuffix(".json") + ".summary"
 
 
 def _job_of(name: str) -> str:

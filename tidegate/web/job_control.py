@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from tidegate.jobmanager.job_view import JobView
 from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.storage.files import Files
-from tidegate.web import live_state
+from tidegate.web import documents, live_state
 from tidegate.web.history import History
 from tidegate.web.job_port import JobPort
 from tidegate.web.jobs import no_such_job
@@ -69,8 +70,15 @@ class ClientJobs:
     def ended(self) -> None:
         self._over.set()
 
-    def views(self) -> list[JobView]:
-        return [self._client.view()]
+    def summaries(self) -> list[dict[str, Any]]:
+        return [documents.summary(self._client.view(), time.time() * 1000)]
+
+    def running(self) -> list[JobView]:
+        view = self._client.view()
+        return [] if view.ended_ms is not None else [view]
+
+    def document(self, job_id: str, path: str) -> bytes | None:
+        return None
 
     def view(self, job_id: str) -> JobView:
         view = self._client.view()

@@ -62,6 +62,7 @@ class JobPort:
                     authority=self._settings.tls.authority if self._settings.tls else "",
                 )
             )
+            log.info("job %s: its page and REST are at %s (tidegate ui logs in to it)", self._job_name, self.url)
         except (OSError, ConfigurationError) as error:
             log.warning(
                 "job %s: it cannot be reached by the tidegate command, its REST port could not be opened: %s",

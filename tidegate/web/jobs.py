@@ -14,14 +14,22 @@ class NotThereError(TidegateError):
 
 
 class Jobs(Protocol):
-    """Thread-safe. `views` and `view` never wait for a job. The others return when it is done; TidegateError says why
-    it cannot be, NotThereError that there is no such job."""
+    """Thread-safe. Looks wait some seconds at most. Changes return when they are done; TidegateError says why
+    something cannot be, NotThereError that there is no such job."""
 
-    def views(self) -> list[JobView]:
-        """All jobs, the newest first."""
+    def summaries(self) -> list[dict[str, Any]]:
+        """`documents.summary` of all jobs, the newest first; of a job that does not answer its id, its name, when it
+        started, the status "?" and the `error`."""
+
+    def running(self) -> list[JobView]:
+        """The jobs that have not ended, the newest first, without those that do not answer."""
+
+    def document(self, job_id: str, path: str) -> bytes | None:
+        """What the job's own port answers to a look at a path below its own, when it has another port than this one;
+        None: it is to be made of `view`. Raises RemoteJobError."""
 
     def view(self, job_id: str) -> JobView:
-        """Raises NotThereError."""
+        """Raises NotThereError, RemoteJobError."""
 
     def savepoint(self, job_id: str, directory: str | None) -> str:
         """The path of the savepoint, once it is complete."""

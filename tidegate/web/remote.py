@@ -11,30 +11,58 @@ import msgspec
 
 from tidegate.common.errors import TidegateError, present
 from tidegate.jobmanager.job_view import JobView
-from tidegate.web.registry import JobRecord
+from tidegate.web.registry import JobRecord, jobs_directory
 
 _CONNECT_TIMEOUT_S = 5.0
+_LOOK_S = 3.0  # a job answers from its published view, at once: one that is silent for longer is frozen
+_STATE_S = 90.0  # looks at state wait for the workers, in MICRO_BATCH mode for the next batch
 
 
 class RemoteJobError(TidegateError):
-    """The job does not answer, or refuses. `status`: of its answer, 0 without one."""
+    """The job does not answer, or refuses. `status`: of its answer, 0 without one. `retry_after`: as it said it."""
 
-    def __init__(self, text: str, status: int = 0) -> None:
+    def __init__(self, text: str, status: int = 0, retry_after: str | None = None) -> None:
         super().__init__(text)
         self.status = status
+        self.retry_after = retry_after
 
 
 def call(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON answer to a path below the job's own. Waits as long as the job takes. Raises RemoteJobError."""
-    return dict(json.loads(_ask(job, method, path, arguments) or b"{}"))
+    """The JSON answer to a path below the job's own. A change is waited for as long as the job takes, a look for some
+    seconds. Raises RemoteJobError."""
+    return dict(json.loads(_ask(job, method, _path(job, path), arguments) or b"{}"))
+
+
+def document(job: JobRecord, path: str) -> bytes:
+    """What a look at a path below the job's own answers, as it comes. Raises RemoteJobError."""
+    return _ask(job, "GET", _path(job, path), None)
+
+
+def summary(job: JobRecord) -> dict[str, Any]:
+    """What the list of jobs says of it; any version of Tidegate has that call. Raises RemoteJobError."""
+    try:
+        (found,) = json.loads(_ask(job, "GET", "/v1/jobs", None))["jobs"]
+        return dict(found)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RemoteJobError(f"{_name(job)}: it runs another version of Tidegate ({error!r})") from error
 
 
 def view_of(job: JobRecord) -> JobView:
     """What the job has published. Raises RemoteJobError."""
     try:
-        return JobView.from_json(_ask(job, "GET", "/view", None))
+        return JobView.from_json(document(job, "/view"))
     except msgspec.DecodeError as error:
         raise RemoteJobError(f"{_name(job)}: it runs another version of Tidegate ({error})") from error
+
+
+def _path(job: JobRecord, below: str) -> str:
+    return f"/v1/jobs/{job.job_id}{below}"
+
+
+def _patience(method: str, path: str) -> float | None:
+    if method != "GET":
+        return None
+    return _STATE_S if "/state/" in path else _LOOK_S
 
 
 def _ask(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | None) -> bytes:
@@ -43,18 +71,24 @@ def _ask(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | Non
     headers = {"Authorization": f"Bearer {job.token}", "Content-Type": "application/json"}
     try:
         connection.connect()
-        present(connection.sock, "the socket of an open connection").settimeout(None)
-        connection.request(method, f"/v1/jobs/{job.job_id}{path}", body, headers)
+        present(connection.sock, "the socket of an open connection").settimeout(_patience(method, path))
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         answer = response.read()
         refusal = "" if response.status == 200 else str(json.loads(answer or b"{}").get("error", response.reason))
+    except TimeoutError as error:
+        raise RemoteJobError(
+            f"{_name(job)} does not answer: its process {job.pid} is there, but stopped or overloaded"
+        ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = "it ended meanwhile" if isinstance(error, ConnectionError | http.client.HTTPException) else str(error)
         raise RemoteJobError(f"{_name(job)} does not answer: {reason}") from error
     finally:
         connection.close()
+    if response.status == 401:  # of the job, not of whoever asks us: that has been looked at before
+        raise RemoteJobError(f"{_name(job)}: its port does not take the token of its file in {jobs_directory()}", 409)
     if refusal:
-        raise RemoteJobError(f"{_name(job)}: {refusal}", response.status)
+        raise RemoteJobError(f"{_name(job)}: {refusal}", response.status, response.headers.get("Retry-After"))
     return answer
 
 

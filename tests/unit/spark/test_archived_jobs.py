@@ -35,10 +35,10 @@ def test_a_cancelled_job_is_found_by_its_checkpoint_directory(
     with pytest.raises(JobCancelledError):
         manager.client.get_job_execution_result().result(30)
     manager.join(10)
-    found = AllJobs(History(str(directory))).views()
+    found = AllJobs(History(str(directory))).summaries()
     if retention.startswith("DELETE"):
         assert found == []
         assert list(directory.iterdir()) == []
     else:
-        assert [(view.job_id, view.status_name) for view in found] == [(manager.client.view().job_id, "CANCELED")]
-    assert [view.status_name for view in AllJobs(History()).views()] == ["CANCELED"]  # in the user's own, as ever
+        assert [(job["job_id"], job["status"]) for job in found] == [(manager.client.view().job_id, "CANCELED")]
+    assert [job["status"] for job in AllJobs(History()).summaries()] == ["CANCELED"]  # in the user's own, as ever

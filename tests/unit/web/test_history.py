@@ -38,8 +38,9 @@ def test_the_last_view_comes_back_and_only_its_user_can_read_it(state_home: Path
     assert History().job_ids() == ["a" * 32]
     assert History().view("a" * 32) == view
     assert History().view("b" * 32) is None
-    (file,) = (state_home / "state" / "tidegate" / "history").iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    files = list((state_home / "state" / "tidegate" / "history").iterdir())
+    assert sorted(file.suffix for file in files) == [".json", ".summary"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def test_the_newest_are_kept_and_one_run_of_each_job(tmp_path: Path) -> None:
@@ -51,6 +52,7 @@ def test_the_newest_are_kept_and_one_run_of_each_job(tmp_path: Path) -> None:
     again = history.view(f"{4:032d}")
     assert again is not None
     assert again.name == "again"
+    assert len(list((tmp_path / "h").glob("*.summary"))) == 3
 
 
 def test_the_folder_and_the_size_come_from_the_configuration(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_the_folder_and_the_size_come_from_the_configuration(tmp_path: Path) -> 
     history = History.from_configuration(Configuration.from_dict(keys))
     history.keep(ended("a" * 32))
     history.keep(ended("b" * 32, 2000.0))
-    assert [file.name[14:] for file in (tmp_path / "there").iterdir()] == [f"{'b' * 32}.json"]
+    assert [file.name[14:] for file in (tmp_path / "there").glob("*.json")] == [f"{'b' * 32}.json"]
     off = Configuration.from_dict({**keys, "tidegate.history.dir": str(tmp_path / "off"), "tidegate.history.size": 0})
     History.from_configuration(off).keep(ended("a" * 32))
     assert not (tmp_path / "off").exists()
@@ -80,7 +82,7 @@ def test_damaged_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / f"{5:013d}-{'c' * 32}.json").write_text("{")
     (tmp_path / "notes.json").write_text("{}")
     history.keep(ended("a" * 32))
-    assert [view.job_id for view in AllJobs(history).views()] == ["a" * 32]
+    assert [job["job_id"] for job in AllJobs(history).summaries()] == ["a" * 32]
     with pytest.raises(NotThereError):
         AllJobs(history).view("c" * 32)
 
@@ -95,7 +97,7 @@ def test_a_job_that_leaves_checkpoints_has_its_view_beside_them(tmp_path: Path) 
     History().keep(ended("c" * 32), open_files(StorageLocation.parse(str(nothing_left))))
     assert list(nothing_left.iterdir()) == []
     there = AllJobs(History(str(tmp_path / "checkpoints")))
-    assert [(view.job_id, view.name) for view in there.views()] == [("b" * 32, "in -e10"), ("a" * 32, "in ")]
+    assert [(job["job_id"], job["job_name"]) for job in there.summaries()] == [("b" * 32, "in -e10"), ("a" * 32, "in ")]
     assert there.view("a" * 32).name == "in "
     assert History().job_ids() == ["b" * 32, "c" * 32, "a" * 32]  # and in the user's own
 
@@ -115,7 +117,10 @@ def test_running_jobs_are_shown_and_changed_through_their_own_port(running: Fake
     History().keep(ended("a" * 32))
     History().keep(ended(running.shown.job_id, 5.0, "an earlier run"))
     jobs = AllJobs(History())
-    assert [(v.job_id, v.name) for v in jobs.views()] == [("abcd" * 8, "my job"), ("a" * 32, "done")]
+    assert [(job["job_id"], job["job_name"]) for job in jobs.summaries()] == [
+        ("abcd" * 8, "my job"),
+        ("a" * 32, "done"),
+    ]
     assert jobs.view("abcd" * 8) == running.shown
     assert jobs.savepoint("abcd" * 8, "/d") == "/d/savepoint-1"
     assert jobs.stop("abcd" * 8, True, "/d") == "there"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.job_view import JobView
 from tidegate.testing.in_process_job import InProcessJob
+from tidegate.web import documents
 from tidegate.web.jobs import no_such_job
 from tidegate.web.live_state import StateQuestion
 
@@ -73,8 +75,14 @@ class FakeJobs:
         self.calls: list[Any] = []
         self.over = threading.Event()
 
-    def views(self) -> list[JobView]:
-        return [self.shown]
+    def summaries(self) -> list[dict[str, Any]]:
+        return [documents.summary(self.shown, time.time() * 1000)]
+
+    def running(self) -> list[JobView]:
+        return [self.shown] if self.shown.ended_ms is None else []
+
+    def document(self, job_id: str, path: str) -> bytes | None:
+        return None
 
     def view(self, job_id: str) -> JobView:
         if job_id != self.shown.job_id:

@@ -33,7 +33,7 @@ function lookUp(job, states, call, redraw) {
     if (!form.elements.choice.value) return;
     const [operator, state] = JSON.parse(form.elements.choice.value);
     const query = new URLSearchParams({ level: form.elements.level.value, limit: 50 });
-    if (asked.key !== "") query.append("key", asked.key);
+    if (form.elements.key.value !== "") query.append("key", form.elements.key.value);
     const path = `/v1/jobs/${encodeURIComponent(job.job_id)}/state/${encodeURIComponent(operator)}/${encodeURIComponent(state)}?${query}`;
     asked.found = () => el("p", { class: "soft" }, "Looking …");
     redraw();
@@ -49,7 +49,7 @@ function lookUp(job, states, call, redraw) {
   return el("form", { class: "panel look", onsubmit: look }, el("h2", {}, "Look up a key"),
     el("div", { class: "fields" },
       el("label", {}, "State", el("select", { id: "state-choice", name: "choice", "data-key": "state-choice", onchange: keep("choice") }, options.map(([value, text]) => option("choice", value, text)))),
-      el("label", {}, "Key", el("input", { type: "text", id: "state-key", "data-key": "state-key", autocomplete: "off", placeholder: "empty: some entries", value: asked.key, oninput: keep("key") })),
+      el("label", {}, "Key", el("input", { type: "text", id: "state-key", name: "key", "data-key": "state-key", autocomplete: "off", placeholder: "empty: some entries", value: asked.key, oninput: keep("key") })),
       el("label", {}, "As of", el("select", { id: "state-level", name: "level", "data-key": "state-level", onchange: keep("level") },
         option("level", "live", "live: what the operator sees now"), option("level", "committed", "committed: as of the last checkpoint"))),
       el("button", { type: "submit", "data-key": "state-look" }, "Look")),
