@@ -67,7 +67,7 @@ class ZooKeeper:
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
             connection.sendall(b"srvr")
-            return connection.recv(100) != b""
+            return b"Mode: " in b"".join(iter(lambda: connection.recv(4096), b""))  # not only that it is there
         return False
 
     def kill(self) -> None:

@@ -110,7 +110,6 @@ class HighAvailability:
                 self.quorum,
                 f"{self.root.rstrip('/')}/{self.cluster_id}",
                 (_LEASE, _RECORD),
-                session_s=self.lease_ms / 1000.0,
                 request_s=request_s,
                 credentials=f"{self.user}:{self.password}" if self.user else None,
                 creator_only=self.creator_only,

@@ -22,7 +22,6 @@ def open_zookeeper_cells(
     path: str,
     names: tuple[str, ...],
     *,
-    session_s: float,
     request_s: float,
     credentials: str | None = None,
     creator_only: bool = False,
@@ -41,7 +40,8 @@ def open_zookeeper_cells(
     logging.getLogger("kazoo.client").setLevel(logging.ERROR)  # it tells of every lost connection; so does the lease
     client = KazooClient(
         hosts=quorum,
-        timeout=session_s,
+        # Nothing depends on the session, but a connection that hangs, also while it is made, is given up after it.
+        timeout=2 * request_s,
         auth_data=None if credentials is None else [("digest", credentials)],
         default_acl=CREATOR_ALL_ACL if creator_only else None,
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 1.0},
@@ -50,7 +50,7 @@ def open_zookeeper_cells(
     try:
         client.start(timeout=_START_S)
         client.ensure_path(path)
-        client.get(path)
+        client.get(path)  # servers before 3.5.5 tell everybody who has the rights
         acls, _ = client.get_acls(path)
     except NoAuthError as error:
         _stop(client)
