@@ -29,6 +29,7 @@ from tidegate.jobmanager.state_assignment import StateAssigner, adopt_max_parall
 from tidegate.network.elements import Alignment
 from tidegate.state.rocksdb.settings import RocksDBSettings
 from tidegate.storage import compression
+from tidegate.storage.calls import told_of_hanging
 from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.filesystem import FileSystemStorage, latest_aligned
 from tidegate.storage.handles import CheckpointMetadata
@@ -67,7 +68,18 @@ def prepare_job(
 ) -> PreparedJob:
     """Settings, storage, restore point, coordinator and JobMaster of a job whose graph has its splits. Raises, with
     nothing left behind, when the job cannot be started. `leadership`: of a program that leads, and the
-    caller's to close."""
+    caller's to close. Waits for the storage as long as that takes, and says so."""
+    with told_of_hanging(log, f"the start of job {graph.name}"):
+        return _prepared(graph, configuration, worker_files, instrument, leadership)
+
+
+def _prepared(
+    graph: JobGraph,
+    configuration: Configuration,
+    worker_files: WorkerFiles | None,
+    instrument: Instrument | None,
+    leadership: Leadership | None,
+) -> PreparedJob:
     checkpoints = CheckpointSettings.from_configuration(configuration)
     for warning in checkpoints.warnings if checkpoints is not None else ():
         log.warning("job %s: %s", graph.name, warning)

@@ -28,6 +28,7 @@ from tidegate.common.errors import (
     StorageUnavailableError,
     TidegateError,
 )
+from tidegate.storage import calls
 from tidegate.storage.job_directory import LOCK, METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 
@@ -116,8 +117,10 @@ def check_writable(files: Files) -> None:
 
 @contextlib.contextmanager
 def storage_errors(action: str, where: str) -> Iterator[None]:
+    """Around every call of a storage: what goes wrong is one of our errors, and what hangs can be seen (`calls`)."""
     try:
-        yield
+        with calls.noted(f"{action} {where}"):
+            yield
     except TidegateError:
         raise
     except Exception as cause:  # pyarrow raises OSError, ValueError and NotImplementedError

@@ -12,6 +12,7 @@ from tidegate.state.backend import KeyedStateBackend, StateSource
 from tidegate.state.factory import KeyedBackends
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.operator_state import OperatorStateBackend
+from tidegate.storage.calls import on_behalf_of
 from tidegate.storage.handles import OperatorRestore
 from tidegate.taskmanager.deployment import RuntimeSettings
 from tidegate.taskmanager.failure import RestoreFailure
@@ -73,10 +74,12 @@ class OperatorContexts:
         restored: RestoredStates,
     ) -> None:
         mine = restored.operators[node.operator_id]
+        who = f"operator '{node.name}' (subtask {self._place.subtask}), restoring checkpoint {restored.checkpoint_id}"
         try:
-            operator_state.restore(mine, restored.source)
-            if keyed is not None:
-                keyed.restore(mine.keyed, restored.source, continue_chain=restored.continue_chain)
+            with on_behalf_of(who):
+                operator_state.restore(mine, restored.source)
+                if keyed is not None:
+                    keyed.restore(mine.keyed, restored.source, continue_chain=restored.continue_chain)
         except (SnapshotError, StateBackendError) as error:
             if keyed is not None:
                 keyed.dispose()

@@ -22,6 +22,7 @@ from tidegate.protocol.messages import (
     MasterToSlot,
     SlotHeartbeat,
     SlotReady,
+    SlotWarning,
     TaskFailed,
 )
 from tidegate.spark.streaming import control_link
@@ -322,3 +323,11 @@ def test_the_time_in_which_the_machine_slept_is_over_for_the_lease_too(
     slept_ms = 61_000.0
     assert eventually(lambda: any(isinstance(message, Leave) for message in master.delivered), 20)
     link.main_left.set()
+
+
+def test_a_call_of_the_storage_that_hangs_is_told_of(master: Master) -> None:
+    text = "operator 'count': read s3://bucket/file: the storage has not answered for 5 s"
+    texts = [text]
+    master.link(hanging=lambda: [texts.pop()] if texts else [])
+    warning = master.receive_a(SlotWarning)
+    assert (warning.slot, warning.text) == (3, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.datastream import KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.state import ValueStateDescriptor
-from tidegate.storage import files
+from tidegate.storage import calls, files
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.testing.in_process_job import InProcessJob
 
@@ -155,6 +156,48 @@ def test_a_full_local_disk_is_an_ordinary_failure(tmp_path, monkeypatch):
         assert exact(job)
         assert "No space left on device" in job.logged
         assert "falling back" not in job.logged
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_what_a_worker_waits_for_is_known_by_operator_and_file(tmp_path, monkeypatch, backend):
+    """Looked at in the middle of the call, as the control thread of a worker does while it hangs."""
+    seen: list[str] = []
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def look(*arguments: Any, **more: Any) -> Any:
+            seen.extend(calls.overdue())
+            return original(*arguments, **more)
+
+        return look
+
+    monkeypatch.setattr(files, "_read_fully", looking(files._read_fully))
+    with make_job(tmp_path, backend) as job:
+        monkeypatch.setattr(files, "make_directories", looking(files.make_directories))
+        monkeypatch.setattr(calls, "WARN_AFTER_S", 0.0)
+        job.advance(350)
+        newest = job.completed[-1]
+        written = next(text for text in seen if f"(subtask 0), writing checkpoint {newest}: write {tmp_path}" in text)
+        assert written.startswith("Keyed Process")
+        fail_attempt(job)
+        assert job.run_to_end() is JobStatus.FINISHED
+    text = f"operator 'Keyed Process' (subtask 0), restoring checkpoint {newest}: read {tmp_path}/checkpoints"
+    assert any(text in one for one in seen)
+
+
+def test_a_submission_that_waits_for_its_storage_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(calls, "WARN_AFTER_S", 0.05)
+    original = files.make_directories
+
+    def hang(*arguments: Any, **more: Any) -> None:
+        end = time.monotonic() + 20
+        while "has not answered" not in caplog.text and time.monotonic() < end:
+            time.sleep(0.01)
+        original(*arguments, **more)
+
+    monkeypatch.setattr(files, "make_directories", hang)
+    with make_job(tmp_path, "hashmap"):
+        pass
+    assert f"waits: write {tmp_path}/checkpoints" in caplog.text
 
 
 def test_a_run_whose_directory_another_one_has_taken_ends(tmp_path):

@@ -18,6 +18,7 @@ from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.network.serialization import Element, SerializedElement, serialize
 from tidegate.state.savepoint.writer import SavepointWriter
+from tidegate.storage.calls import on_behalf_of
 from tidegate.storage.handles import ChannelState, OperatorSnapshot, SnapshotMetrics, TaskSnapshot, handle_size
 from tidegate.storage.worker_storage import WorkerStorage
 from tidegate.storage.writers import TaskStateWriter
@@ -74,8 +75,19 @@ class SubtaskCheckpoint:
         now_ms: Callable[[], float],
     ) -> TaskSnapshot:
         """Runs on a helper thread. Deletes what it wrote when it fails."""
-        if self.barrier.target:
-            return self._write_savepoint(storage, place, now_ms)
+        kind = "savepoint" if self.barrier.target else "checkpoint"
+        with on_behalf_of(f"{place.vertex.name} (subtask {place.subtask}), writing {kind} {self.checkpoint_id}"):
+            if self.barrier.target:
+                return self._write_savepoint(storage, place, now_ms)
+            return self._write_checkpoint(storage, place, edge_key, now_ms)
+
+    def _write_checkpoint(
+        self,
+        storage: WorkerStorage,
+        place: TaskPlace,
+        edge_key: Callable[[ChannelAddress], str],
+        now_ms: Callable[[], float],
+    ) -> TaskSnapshot:
         started = now_ms()
         writer = storage.task_writer(self.checkpoint_id, place.attempt, place.vertex.vertex_id, place.subtask)
         try:

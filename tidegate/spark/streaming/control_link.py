@@ -32,6 +32,7 @@ from tidegate.protocol.messages import (
     MasterToSlot,
     Message,
     SlotHeartbeat,
+    SlotWarning,
     StateReport,
     TaskFailed,
 )
@@ -68,6 +69,7 @@ class ControlLink(threading.Thread):
         accumulators: Callable[[], bytes] = bytes,
         lease_ms: float | None = None,
         states: Callable[[], tuple[StateReport, ...]] = tuple,
+        hanging: Callable[[], list[str]] = list,
     ) -> None:
         """`lease_ms`: with high availability, how long the driver leads at most without saying so again. Until it has
         said for the first time how long it really does, at the latest with the deployment, that is a guess."""
@@ -90,6 +92,7 @@ class ControlLink(threading.Thread):
         self._metrics = metrics
         self._accumulators = accumulators
         self._states = states
+        self._hanging = hanging  # what is worth a warning
         self._reported: tuple[StateReport, ...] = ()  # sent again only when they are others
         self._outgoing: deque[Message | bytes] = deque()  # bytes: text that is to be printed
         self._waker = Waker()
@@ -141,6 +144,8 @@ class ControlLink(threading.Thread):
             now = self._clock.now_ms()
             if now >= next_heartbeat:
                 self.send(self._heartbeat())
+                for text in self._hanging():
+                    self.send(SlotWarning(attempt=self._attempt, slot=self._slot, text=text))
                 next_heartbeat = now + self._interval
             self._flush()
             wait_ms = min(next_heartbeat - now, self._led_until - steady_ms())

@@ -40,6 +40,7 @@ from tidegate.spark.streaming.time_keeper import TimeKeeper
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.worker_files import enter_archives, local_paths, own_working_directory
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
+from tidegate.storage.calls import overdue
 from tidegate.storage.leases.keeper import steady_ms
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.instrument import Instrument
@@ -117,6 +118,7 @@ class SlotWorker:
             metrics=lambda: self._runtime.metrics if self._runtime is not None else (),
             accumulators=lambda: self._runtime.report.accumulators if self._runtime is not None else b"",
             lease_ms=launch.lease_ms,
+            hanging=overdue,
             states=lambda: self._runtime.state_reads.reports if self._runtime is not None else (),
         )
         self._printer = WorkerPrinter(self._control.send_printed)
