@@ -26,7 +26,7 @@ VERSION = "4.3.1"
 _PACKAGE = f"org.apache.kafka:kafka_2.13:{VERSION}"
 _JAVA_OPTIONS = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
 _START_SECONDS = 60
-_WITH_PASSWORDS = ("SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL")
+_SECURED = ("SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL", "SSL:SSL")
 _CLUSTER_ID = "dGlkZWdhdGUtdGVzdHMtMQ"
 
 
@@ -80,10 +80,10 @@ def free_port() -> int:
 class Broker:
     """`start` returns when the broker answers. `kill` is SIGKILL; what was acknowledged is there after `start`."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any] | None = None, secured_port: int | None = None) -> None:
-        """`secured_port`: a second listener, with SASL over TLS as the settings say."""
+    def __init__(self, folder: Path, settings: dict[str, Any] | None = None, secured: bool = False) -> None:
+        """`secured`: two more listeners as the settings say, one with SASL over TLS, one with TLS alone."""
         self.folder = folder
-        self.secured_port = secured_port
+        self.secured_port, self.certified_port = (free_port(), free_port()) if secured else (None, None)
         self.port, self._controller_port = free_port(), free_port()
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,6 +116,7 @@ class Broker:
         listeners = [f"PLAINTEXT://127.0.0.1:{self.port}"]
         if self.secured_port is not None:
             listeners.append(f"SASL_SSL://127.0.0.1:{self.secured_port}")
+            listeners.append(f"SSL://127.0.0.1:{self.certified_port}")
         plain = ("PLAINTEXT", "CONTROLLER")
         settings: dict[str, Any] = {
             "process.roles": "broker,controller",
@@ -125,7 +126,7 @@ class Broker:
             "advertised.listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": ",".join([*(f"{n}:PLAINTEXT" for n in plain), *_WITH_PASSWORDS]),
+            "listener.security.protocol.map": ",".join([*(f"{n}:PLAINTEXT" for n in plain), *_SECURED]),
             "log.dirs": folder / "data",
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 4,
@@ -269,9 +270,9 @@ def _formatted(classes: str, config: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running_broker(settings: dict[str, Any] | None = None, secured_port: int | None = None) -> Iterator[Broker]:
+def running_broker(settings: dict[str, Any] | None = None, secured: bool = False) -> Iterator[Broker]:
     folder = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
-    broker = Broker(folder, settings, secured_port)
+    broker = Broker(folder, settings, secured)
     try:
         broker.start()
         yield broker

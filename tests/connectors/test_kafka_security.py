@@ -1,5 +1,5 @@
-"""A broker that asks for a password (SASL/PLAIN) over TLS, with a certificate made for the occasion: source, sink with
-transactions (which uses a second client), and what is said to those who may not in."""
+"""A broker that asks for a password (SASL/PLAIN and SCRAM) over TLS, or for a certificate, all made for the occasion:
+source, sink with transactions (which uses a second client), and what is said to those who may not in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.connectors.broker import Broker, free_port, running_broker
+from tests.connectors.broker import Broker, running_broker
 from tests.connectors.cache import UnavailableError
 from tests.connectors.kafka_kit import barrier, builder, open_writer, write
 from tests.connectors.test_kafka_source import Reading, of
@@ -21,7 +21,7 @@ SECRET = "s3cret-of-the-tests"
 
 
 def make_certificate(folder: Path) -> None:
-    """`ca.pem`, and `broker.pem` (key and certificate) signed by it."""
+    """`ca.pem`, and `broker.pem` (key and certificate) signed by it; likewise `client.key` and `client.pem`."""
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
@@ -34,6 +34,8 @@ def make_certificate(folder: Path) -> None:
     signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", str(extension))
     openssl("x509", "-req", "-in", "b.csr", "-out", "b.pem", *signing)
     openssl("pkcs8", "-topk8", "-nocrypt", "-in", "b.key", "-out", "b8.key")
+    openssl("req", *key, "-keyout", "client.key", "-out", "client.csr", "-subj", "/CN=certified")
+    openssl("x509", "-req", "-in", "client.csr", "-out", "client.pem", *signing)
     (folder / "broker.pem").write_text((folder / "b8.key").read_text() + (folder / "b.pem").read_text())
 
 
@@ -41,17 +43,22 @@ def make_certificate(folder: Path) -> None:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, dict[str, str]]]:
     folder = tmp_path_factory.mktemp("certificates")
     make_certificate(folder)
-    port = free_port()
     module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     settings = {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": folder / "broker.pem",
-        "sasl.enabled.mechanisms": "PLAIN",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": folder / "ca.pem",
+        "listener.name.ssl.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
         "listener.name.sasl_ssl.plain.sasl.jaas.config": (
             f'{module} username="admin" password="{SECRET}" user_job="{SECRET}" user_guest="{SECRET}";'
         ),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:admin;User:job",
+        "super.users": "User:ANONYMOUS;User:admin;User:job;User:scrambled;User:CN=certified",
     }
     properties = {
         "security.protocol": "SASL_SSL",
@@ -61,7 +68,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
         "ssl.ca.location": str(folder / "ca.pem"),
     }
     try:
-        with running_broker(settings, secured_port=port) as broker:
+        with running_broker(settings, secured=True) as broker:
             yield broker, properties
     except UnavailableError as error:
         from tests.connectors.conftest import _missing
@@ -73,20 +80,53 @@ def secured_servers(broker: Broker) -> str:
     return f"127.0.0.1:{broker.secured_port}"
 
 
+def certified_servers(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.certified_port}"
+
+
+def add_scram_user(broker: Broker, user: str) -> None:
+    from confluent_kafka.admin import (
+        AdminClient,
+        ScramCredentialInfo,
+        ScramMechanism,
+        UserScramCredentialUpsertion,
+    )
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    added = UserScramCredentialUpsertion(user, info, SECRET.encode())
+    for answer in admin.alter_user_scram_credentials([added]).values():
+        answer.result(20)
+
+
 def source_of(broker: Broker, topic: str, properties: dict[str, str]) -> Any:
-    build = of(broker, topic).set_bootstrap_servers(secured_servers(broker)).set_properties(properties)
+    servers = certified_servers(broker) if properties["security.protocol"] == "SSL" else secured_servers(broker)
+    build = of(broker, topic).set_bootstrap_servers(servers).set_properties(properties)
     return build.set_bounded(KafkaOffsetsInitializer.latest()).build()
 
 
 def sink_of(broker: Broker, topic: str, properties: dict[str, str]) -> Any:
-    build = builder(broker, topic).set_bootstrap_servers(secured_servers(broker)).set_transactional_id_prefix(topic)
+    servers = certified_servers(broker) if properties["security.protocol"] == "SSL" else secured_servers(broker)
+    build = builder(broker, topic).set_bootstrap_servers(servers).set_transactional_id_prefix(topic)
     for key, value in properties.items():
         build.set_property(key, value)
     return build.build()
 
 
-def test_a_transaction_is_written_committed_and_read(secured: Any, name: str) -> None:
+@pytest.mark.parametrize("login", ["PLAIN", "SCRAM-SHA-512", "certificate"])
+def test_a_transaction_is_written_committed_and_read(secured: Any, name: str, login: str) -> None:
     broker, properties = secured
+    if login == "SCRAM-SHA-512":
+        add_scram_user(broker, "scrambled")
+        properties = properties | {"sasl.mechanism": login, "sasl.username": "scrambled"}
+    elif login == "certificate":
+        ca = properties["ssl.ca.location"]
+        properties = {
+            "security.protocol": "SSL",
+            "ssl.ca.location": ca,
+            "ssl.certificate.location": str(Path(ca).with_name("client.pem")),
+            "ssl.key.location": str(Path(ca).with_name("client.key")),
+        }
     topic = broker.create_topic(name)
     sink = sink_of(broker, topic, properties)
     sink.check_start(1)
@@ -96,6 +136,7 @@ def test_a_transaction_is_written_committed_and_read(secured: Any, name: str) ->
     assert broker.values(topic) == []
     assert writer.committer.commit(committables) == []
     writer.close()
+    sink.job_refused()  # gives the prefix back
     reading = Reading(source_of(broker, topic, properties))
     assert reading.until() == ["a", "b"]
     assert SECRET not in repr(sink) + repr(reading.source) + repr(committables)

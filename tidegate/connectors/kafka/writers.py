@@ -132,7 +132,7 @@ class RecordProduction:
         if errors:
             error, topic, partition = errors[0]
             raise KafkaError(
-                f"KafkaSink: the broker refuses a record for topic {topic}, partition {partition}: {error.str()}. "
+                f"KafkaSink: the broker refuses a record for {_place(topic, partition)}: {error.str()}. "
                 "Nothing of this checkpoint was committed; the records are written again after the restart"
             )
         if left:
@@ -140,6 +140,11 @@ class RecordProduction:
                 f"KafkaSink, bootstrap servers {self._servers}: {left} records were not acknowledged within "
                 f"{self._full_seconds:.0f} s (message.timeout.ms); they are written again after the restart"
             )
+
+
+def _place(topic: str, partition: int | None) -> str:
+    """A record of a topic that is gone has no partition."""
+    return f"topic {topic}" if partition is None else f"topic {topic}, partition {partition}"
 
 
 class PlainKafkaWriter(SinkWriter[Any, KafkaTransaction]):
@@ -223,9 +228,9 @@ class _LeftOut:
         self._quiet_until = 0.0
         self._latest = ""
 
-    def add(self, error: str, topic: str, partition: int) -> None:
+    def add(self, error: str, topic: str, partition: int | None) -> None:
         self._count += 1
-        self._latest = f"topic {topic}, partition {partition}: {error}"
+        self._latest = f"{_place(topic, partition)}: {error}"
         if time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _LEFT_OUT_SECONDS
             self.tell()
