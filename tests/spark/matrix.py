@@ -1,6 +1,6 @@
 """`make test-matrix`: the tests on Spark with other versions of PySpark and Python, each in an environment of its own.
 
-    python -m tests.spark.matrix                        # every pair of the table below, all tests with the marker spark
+    python -m tests.spark.matrix                        # every pair of the table below, all tests with the marker spark, but soaks
     python -m tests.spark.matrix --only 3.5             # the pairs of one line
     python -m tests.spark.matrix -- tests/spark/state_tables -k checkpoints    # some tests, with pytest's options
 
@@ -50,7 +50,7 @@ def run(pyspark: str, python: str, arguments: list[str]) -> str:
         return f"left out: {error}"
     env = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "PYSPARK_PYTHON", "VIRTUAL_ENV")}
     env["PYTHONPATH"] = str(REPOSITORY)
-    command = [str(program), "-m", "pytest", "-q", "-m", "spark", "-p", "no:cacheprovider", *arguments]
+    command = [str(program), "-m", "pytest", "-q", "-m", "spark and not soak", "-p", "no:cacheprovider", *arguments]
     began = time.monotonic()
     process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -11,13 +11,14 @@ import pytest
 
 from tests.spark.cases import ALL_CASES
 from tests.spark.cases.case import ApiCase
+from tests.spark.micro_batch.needed import needs_micro_batch
 from tests.spark.micro_batch.program import KEYS, CountPerKey, build, expected, output, settings
 from tests.unit.micro_batch.test_cases import OTHERWISE
 from tidegate.common.errors import JobExecutionError, StateNotReadableError
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.jobmanager.live_state import StateAnswer, StateLevel
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [needs_micro_batch, pytest.mark.spark, pytest.mark.timeout(300)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 IN_CI = ("session_windows",)

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.spark.micro_batch.needed import needs_micro_batch
 from tests.spark.micro_batch.program import CountPerKey, build, expected, output, settings
 from tests.spark.programs import spark_installation
 from tests.unit.micro_batch import test_savepoints as savepoints
@@ -24,7 +25,7 @@ from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource, FileSink
 from tidegate.jobmanager.running_jobs import running_jobs
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [needs_micro_batch, pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 RECORDS = 20_000
