@@ -1,22 +1,23 @@
-"""A session that is stopped and a JVM that dies under a running job: the job fails at once and says how to go on."""
+"""A session that is stopped and a JVM that dies under a running job: the job fails at once and says how to go on.
+Without the master of its cluster it runs on."""
 
 from __future__ import annotations
 
 import os
 import signal
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.spark.programs import running
+from tests.spark.programs import Program, running
+from tests.spark.standalone_cluster import standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
-    import json, sys, time
+    import json, os, sys, time
     from tidegate.common import Configuration, JobStatus, WatermarkStrategy
     from tidegate.datastream import StreamExecutionEnvironment
     from tidegate.datastream.connectors import DataGeneratorSource
@@ -25,36 +26,74 @@ PROGRAM = """
     def report(value):
         print("REPORT " + json.dumps(value), flush=True)
 
+    mode = sys.argv[3]
     settings = {"execution.checkpointing.interval": "100 ms", "execution.checkpointing.dir": sys.argv[1]}
+    if mode == "BATCH":  # a strategy without end
+        settings = {"execution.runtime-mode": mode, "restart-strategy.type": "exponential-delay"}
+        settings["restart-strategy.exponential-delay.initial-backoff"] = "100 ms"
     env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(settings)).set_parallelism(1)
-    source = DataGeneratorSource(lambda i: i, records_per_second=100)
-    env.from_source(source, WatermarkStrategy.no_watermarks(), "Endless").add_sink(lambda n: None)
+    source = DataGeneratorSource(lambda i: i, records_per_second=100, count=1_000_000)
+    env.from_source(source, WatermarkStrategy.no_watermarks(), "Numbers").add_sink(lambda n: None)
     client = env.execute_async()
-    while client.get_job_status().result() is not JobStatus.RUNNING or not client.checkpoint_history():
+    while client.get_job_status().result() is not JobStatus.RUNNING:
         time.sleep(0.05)
+    if mode == "STREAMING":
+        while not client.checkpoint_history():
+            time.sleep(0.05)
+    else:
+        tracker = SparkSession.getActiveSession().sparkContext.statusTracker()
+        while not any(tracker.getStageInfo(stage).numActiveTasks for stage in tracker.getActiveStageIds()):
+            time.sleep(0.05)
     time.sleep(0.5)
     report("running")
+    if sys.argv[2] == "master":
+        while not os.path.exists("master-is-lost"):
+            time.sleep(0.05)
+        before = client.checkpoint_history()[-1].checkpoint_id
+        while client.checkpoint_history()[-1].checkpoint_id < before + 20:
+            time.sleep(0.05)
+        report(client.get_job_status().result().name)
+        client.cancel().result()
+        sys.exit()
     if sys.argv[2] == "stop":
         SparkSession.getActiveSession().stop()
-    report(str(client.get_job_execution_result().exception(timeout=60)))
+    report(str(client.get_job_execution_result().exception(timeout=120)))
     report(client.get_job_status().result().name)
 """
 
 
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_job_without_spark_fails_at_once(tmp_path: Path, how: str) -> None:
+def test_a_job_without_spark_fails_at_once(tmp_path: Path, how: str, mode: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))
-    with running(script, tmp_path, str(tmp_path / "checkpoints"), how) as program:
+    with running(script, tmp_path, str(tmp_path / "checkpoints"), how, mode) as program:
         program.wait_for_report()
-        started = time.monotonic()
         if how == "kill":
             (jvm,) = [p for p in psutil.Process(program.process.pid).children() if "java" in p.name()]
             os.kill(jvm.pid, signal.SIGKILL)
-        error = program.wait_for_report(2)
-        took = time.monotonic() - started
-        assert program.wait_for_report(3) == "FAILED"
+        check_end(program, mode, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif("TIDEGATE_SOAK" not in os.environ, reason="takes a cluster of Spark")
+def test_a_job_outlives_the_master(tmp_path: Path) -> None:
+    """Spark waits for the master to come back, and its executors run on."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    with standalone_cluster(tmp_path) as cluster:
+        arguments = str(tmp_path / "checkpoints"), "master", "STREAMING"
+        with running(script, tmp_path, *arguments, **cluster.program_variables()) as program:
+            program.wait_for_report()
+            cluster.kill_host("master")
+            (tmp_path / "master-is-lost").touch()
+            assert program.wait_for_report(2) == "RUNNING"
+
+
+def check_end(program: Program, mode: str, folder: Path) -> None:
+    error = program.wait_for_report(2)
+    assert program.wait_for_report(3) == "FAILED"
     assert "Spark is gone" in error
-    assert took < 20
-    (metadata,) = (tmp_path / "checkpoints").rglob("_metadata")
-    assert f"tidegate run -s {metadata.parent} PROGRAM" in error
+    if mode == "STREAMING":
+        (metadata,) = (folder / "checkpoints").rglob("_metadata")
+        assert f"tidegate run -s {metadata.parent} PROGRAM" in error

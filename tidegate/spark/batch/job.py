@@ -46,7 +46,7 @@ from tidegate.spark.batch.report import JobReport, PrintedChunk
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.exit_codes import ended_badly
-from tidegate.spark.spark_errors import summarize
+from tidegate.spark.spark_errors import summarize, why_spark_is_gone
 from tidegate.spark.spark_page import description
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
@@ -203,7 +203,11 @@ class BatchJob:
                 if self._cancelled.is_set():
                     break
                 told = failure_in(str(error))
-                failure = FailureInfo(summary=_told_by_spark(error, began)) if told is None else told
+                gone = why_spark_is_gone(self._sc)
+                if gone is not None:
+                    failure = FailureInfo(summary=f"Spark is gone: {gone}", permanent=True)
+                else:
+                    failure = FailureInfo(summary=_told_by_spark(error, began)) if told is None else told
             self._record(failure)
             verdict = self._policy.on_failure(failure, told is not None, self._clock.now_ms())
             self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
