@@ -106,6 +106,17 @@ FILES = {
             stream = env.from_collection([1, 2]).map(extra_functions.triple).map(extra_package.square)
             return sorted(stream.map(zipped_functions.plus_one).execute_and_collect())
 
+        def of_requirements(version):
+            import pathlib
+            file = pathlib.Path(f"requirements-{version}.txt")
+            file.write_text(f"tide-tables=={version}\\n")
+            env = environment()
+            env.set_python_requirements(str(file), "wheels")
+            stream = env.from_collection([1, 2]).rebalance()
+            found = list(stream.map(lambda n: __import__("tide_tables").VERSION).execute_and_collect())
+            file.unlink()
+            return found
+
         def classes():
             orders = [Order(n, Kind.SMALL if n < 3 else Kind.LARGE) for n in range(6)]
             stream = environment().from_collection(orders).rebalance().map(lambda order: order)
@@ -133,12 +144,22 @@ FILES = {
             report("added files elsewhere", added_files())
             code_bundle._user_paths = keep
             report("modules", modules())
+            report("requirements", [of_requirements("1.0"), of_requirements("2.0")])
             report("classes", classes())
             report("enum keys", enum_keys())
             printed()
             report("end", True)
     """,
 }
+
+
+def make_wheel(folder: Path, package: str, version: str) -> None:
+    with zipfile.ZipFile(folder / f"{package}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{package}/__init__.py", f"VERSION = {version!r}\n")
+        info, tag = f"{package}-{version}.dist-info", "Root-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tag}")
+        wheel.writestr(f"{info}/RECORD", "")
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +173,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     archive = folder / "functions.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
         zipped.writestr("zipped_functions.py", "def plus_one(n):\n    return n + 1\n")
+    (folder / "wheels").mkdir()
+    for version in ("1.0", "2.0"):
+        make_wheel(folder / "wheels", "tide_tables", version)
     with running(folder / "beside" / "my_job.py", folder, str(folder / "elsewhere"), str(archive)) as program:
         program.process.wait(100)
         reports = {name: value for report in program.reports() for name, value in report.items()}
@@ -172,6 +196,11 @@ def test_modules_beside_the_script_on_a_worker_without_the_drivers_folders(outco
 
 def test_added_files_packages_and_zips(outcome: dict[str, Any]) -> None:
     assert outcome["added files elsewhere"] == [10, 37]
+
+
+def test_each_job_has_its_own_requirements(outcome: dict[str, Any]) -> None:
+    """In the same workers, one job after the other."""
+    assert outcome["requirements"] == [["1.0"] * 2, ["2.0"] * 2]
 
 
 def test_classes_of_the_script_as_records_and_in_state(outcome: dict[str, Any]) -> None:
@@ -200,5 +229,5 @@ def test_no_java_noise_in_the_output_of_a_good_program(outcome: dict[str, Any]) 
 
 def test_nothing_is_left_in_the_users_folder(outcome: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = Path(next(tmp_path_factory.getbasetemp().glob("user_code*")))
-    assert {p.name for p in folder.iterdir()} == {"beside", "elsewhere", "functions.zip", "output.txt", "tmp"}
+    assert {p.name for p in folder.iterdir()} == {"beside", "elsewhere", "functions.zip", "output.txt", "tmp", "wheels"}
     wait_until(lambda: not list((folder / "tmp").iterdir()))

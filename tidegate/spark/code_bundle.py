@@ -34,7 +34,8 @@ class CodeBundle:
         str, ...
     ] = ()  # directories on the driver's sys.path; used where they exist (local mode, shared disks)
 
-    archives: tuple[str, ...] = ()  # of installed packages, by the names under which Spark has unpacked them
+    packages: tuple[str, ...] = ()  # folders of installed packages, which win over what the worker has installed
+    archives: tuple[str, ...] = ()  # the same, by the names under which Spark has unpacked them
 
     @staticmethod
     def collect(python_files: Sequence[str]) -> CodeBundle:
@@ -168,21 +169,54 @@ class BundleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         exec(self.get_code(module.__name__), module.__dict__)
 
 
+_installed = CodeBundle()  # what this process imports from
+_added: list[str] = []  # by it, to sys.path
+
+
 def install(bundle: CodeBundle) -> None:
     """Make a bundle importable in this process, in place of the bundle of an earlier job (Spark reuses workers)."""
+    global _installed
+    if bundle == _installed:
+        return
+    _remove_installed()
+    _installed = bundle
+    packages = _new_folders([*bundle.packages, *_unpacked(bundle.archives)])
+    sys.path[:0] = packages
+    paths = _new_folders(bundle.paths)
+    sys.path += paths
+    _added.extend(packages + paths)
+    if bundle.modules:
+        sys.meta_path.append(BundleFinder(bundle))
+    if _added or bundle.modules:  # it reads the directory of Spark's own zip anew each time, which takes 0.1 s
+        importlib.invalidate_caches()
+
+
+def _remove_installed() -> None:
+    """With all modules that came from it: another job may have others of the same names."""
     for finder in [f for f in sys.meta_path if isinstance(f, BundleFinder)]:
-        if finder.bundle == bundle:
-            return
         sys.meta_path.remove(finder)
         for name in finder.bundle.modules:
             sys.modules.pop(name, None)
-    paths = [*bundle.paths, *_unpacked(bundle.archives)]
-    added = [path for path in paths if path not in sys.path and os.path.isdir(path)]
-    sys.path += added
-    if bundle.modules:
-        sys.meta_path.append(BundleFinder(bundle))
-    if added or bundle.modules:  # it reads the directory of Spark's own zip anew each time, which takes 0.1 s
-        importlib.invalidate_caches()
+    if not _added:
+        return
+    sys.path[:] = [path for path in sys.path if path not in _added]
+    folders = tuple(os.path.join(path, "") for path in _added)
+    _added.clear()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "tidegate" and _origin(module).startswith(folders):  # it may be there, in a clone
+            del sys.modules[name]
+
+
+def _origin(module: ModuleType) -> str:
+    """Its file, or the first folder of a namespace package."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        file = next(iter(getattr(module, "__path__", ())), "")
+    return file if isinstance(file, str) else ""
+
+
+def _new_folders(paths: Sequence[str]) -> list[str]:
+    return [path for path in dict.fromkeys(paths) if path not in sys.path and os.path.isdir(path)]
 
 
 def _unpacked(archives: tuple[str, ...]) -> list[str]:

@@ -38,7 +38,7 @@ def code_for(session: SparkSession, files: WorkerFiles) -> CodeBundle:
         return bundle
     folder = install_requirements(*files.requirements, python=files.python_executable or sys.executable)
     if _workers_are_here(session):
-        return dataclasses.replace(bundle, paths=(*bundle.paths, folder))
+        return dataclasses.replace(bundle, packages=(folder,))
     name = os.path.basename(folder)
     session.sparkContext.addArchive(f"{shutil.make_archive(folder, 'zip', folder)}#{name}")
     return dataclasses.replace(bundle, archives=(name,))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.worker_files import WorkerFiles
 from tidegate.datastream import StreamExecutionEnvironment
+from tidegate.spark.code_bundle import CodeBundle, install
 from tidegate.spark.worker_files import code_for
 
 WHEEL = "tide_tables-1.2-py3-none-any.whl"
@@ -61,6 +63,48 @@ def test_a_worker_on_this_machine_imports_what_was_installed(tmp_path: Path, pac
     )
     command = [sys.executable, "-c", worker, str(tmp_path / "bundle")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "42\n"
+
+
+def test_a_worker_that_runs_another_job_imports_what_that_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reused worker forgets the packages, and the folders, of the job before."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for job in ("one", "two"):
+        for kind in ("packages", "beside"):
+            folder = tmp_path / job / kind / f"tide_{kind}"
+            folder.mkdir(parents=True)
+            (folder / "__init__.py").write_text("from .where import JOB\n")
+            (folder / "where.py").write_text(f"JOB = {job!r}\n")
+    bundles = {
+        job: CodeBundle(paths=(str(tmp_path / job / "beside"),), packages=(str(tmp_path / job / "packages"),))
+        for job in ("one", "two")
+    }
+    try:
+        for job in ("one", "two", "one"):
+            install(bundles[job])
+            assert import_module("tide_packages").JOB == import_module("tide_beside").JOB == job
+            install(bundles[job])  # of the next attempt
+            assert "tide_packages" in sys.modules
+    finally:
+        install(CodeBundle())
+    assert not [path for path in sys.path if path.startswith(str(tmp_path))]
+    with pytest.raises(ModuleNotFoundError):
+        import_module("tide_packages")
+
+
+def test_packages_of_a_job_win_over_those_that_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed, brought = tmp_path / "installed", tmp_path / "brought"
+    for folder in (installed, brought):
+        folder.mkdir()
+        (folder / "tide_both.py").write_text(f"WHERE = {folder.name!r}\n")
+    monkeypatch.setattr(sys, "path", [str(installed), *sys.path])
+    try:
+        install(CodeBundle(packages=(str(brought),)))
+        assert import_module("tide_both").WHERE == "brought"
+    finally:
+        install(CodeBundle())
 
 
 def test_to_workers_elsewhere_it_is_shipped(tmp_path: Path, packages: Path) -> None:
