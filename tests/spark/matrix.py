@@ -1,6 +1,6 @@
 """`make test-matrix`: the tests on Spark with other versions of PySpark and Python, each in an environment of its own.
 
-    python -m tests.spark.matrix                        # every pair of the table below, all tests with the marker spark, but soaks
+    python -m tests.spark.matrix                        # every pair of the table below, tests marked spark and not soak
     python -m tests.spark.matrix --only 3.5             # the pairs of one line
     python -m tests.spark.matrix -- tests/spark/state_tables -k checkpoints    # some tests, with pytest's options
 

@@ -86,6 +86,17 @@ shown, error = run(endless + "stream.map(lambda n: n).print()\\nenv.execute('End
 check("an interrupt in execute() ends the cell", "KeyboardInterrupt" in str(error), (shown[-200:], error))
 shown, error = run(endless + "for n in stream.execute_and_collect():\\n    print(n)", interrupt_after="5")
 check("an interrupt in a loop ends the cell", "KeyboardInterrupt" in str(error), (shown[-200:], error))
+run(endless + "results = stream.execute_and_collect()\\nprint(next(results))")
+shown, error = run("import time\\nfor n in results:\\n    print(n)\\n    time.sleep(60)", interrupt_after="1")
+check("an interrupt in the body of a loop over an earlier cell's results ends the cell",
+      "KeyboardInterrupt" in str(error), (shown[-200:], error))
+shown, error = run("print('begun', flush=True)\\n"
+                   "spark.sparkContext.parallelize([1], 1).foreach(lambda n: time.sleep(120))", interrupt_after="begun")
+check("so does one in an action of Spark", "KeyboardInterrupt" in str(error), (shown, error))
+shown, error = run("tracker, end = spark.sparkContext.statusTracker(), time.time() + 30\\n"
+                   "while len(tracker.getActiveJobsIds()) > 1 and time.time() < end: time.sleep(0.1)\\n"
+                   "print(len(tracker.getActiveJobsIds()), 'runs')")
+check("of Spark's jobs only that of the background is left", "1 runs" in shown, (shown, error))
 shown, error = run(shout)
 check("the next cell works", error is None and "NOT" in shown, (shown, error))
 shown, error = run("print(job.get_job_status().result().name)")

@@ -1,7 +1,8 @@
 """Ctrl-C ends what the program is waiting for, and nothing else.
 
 PySpark's own handler of SIGINT cancels all Spark jobs, so also the gangs of jobs in the background, which would then be
-restarted. Ours takes its place when a job is submitted. A handler that the program has set itself is left alone.
+restarted. Ours takes its place when a job is submitted, and again before each later cell of a notebook, whose kernel
+sets Python's own for every cell. A handler that the program has set itself is left alone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import sys
 import threading
 from types import FrameType
 from typing import Any, NoReturn
@@ -27,6 +29,18 @@ def spare_background_jobs() -> None:
     """From the thread that submits a job; only the main one can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         return
+    _take_place()
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        shell.events.register("pre_run_cell", _before_cell)  # once, however often it is called
+
+
+def _before_cell(info: object) -> None:
+    _take_place()
+
+
+def _take_place() -> None:
     current = signal.getsignal(signal.SIGINT)
     if current is signal.default_int_handler or _is_pysparks(current):
         signal.signal(signal.SIGINT, _interrupt)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
+import sys
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
+from py4j.java_gateway import GatewayConnection  # type: ignore[import-untyped]
 
 from tidegate.spark import interrupts
 from tidegate.spark.interrupts import spare_background_jobs
@@ -52,6 +57,69 @@ def test_other_threads_may_submit_jobs_too() -> None:
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGINT) is pysparks
+
+
+class Shell:
+    """Of a notebook, as much as is used. `run` is a cell, for which the kernel has set Python's own handler."""
+
+    def __init__(self) -> None:
+        self.events = self
+        self._callbacks: list[Callable[[object], None]] = []
+
+    def register(self, event: str, function: Callable[[object], None]) -> None:
+        assert event == "pre_run_cell"
+        if function not in self._callbacks:  # as IPython
+            self._callbacks.append(function)
+
+    def run(self, cell: Callable[[], Any]) -> None:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        for callback in self._callbacks:
+            callback(self)
+        cell()
+        signal.signal(signal.SIGINT, before)
+
+
+def test_every_later_cell_of_a_notebook_has_our_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    found: list[Any] = []
+
+    def look() -> None:
+        found.append(signal.getsignal(signal.SIGINT))
+
+    shell.run(look)
+    shell.run(spare_background_jobs)
+    shell.run(spare_background_jobs)
+    shell.run(look)
+    shell.run(look)
+    assert found == [signal.default_int_handler, interrupts._interrupt, interrupts._interrupt]
+    shell.run(lambda: signal.signal(signal.SIGINT, theirs))  # the cell's own
+    assert len(shell._callbacks) == 1
+
+
+def test_ipython_that_runs_no_shell_is_nothing_to_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: None))
+    signal.signal(signal.SIGINT, pysparks)
+    spare_background_jobs()
+    assert signal.getsignal(signal.SIGINT) is interrupts._interrupt
+
+
+@pytest.mark.parametrize("kind", [ClientServerConnection, GatewayConnection])
+def test_the_connection_of_the_interrupted_call_is_hung_up(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Py4J would shut down others as well, and send the calls that wait on them again."""
+    monkeypatch.setattr(interrupts.SparkContext, "_active_spark_context", None)
+    signal.signal(signal.SIGINT, pysparks)
+    spare_background_jobs()
+    near, far = socket.socketpair()
+    connection = object.__new__(kind)
+    connection.socket, connection.is_connected = near, True
+    place = {"__name__": "py4j.clientserver", "signal": signal}
+    exec("def send_command(self): signal.raise_signal(signal.SIGINT)", place)
+    with far, pytest.raises(KeyboardInterrupt):
+        place["send_command"](connection)
+    assert connection.socket is None
+    assert not connection.is_connected
+    assert near.fileno() == -1
 
 
 class Spark:
