@@ -89,7 +89,8 @@ class ByteArraySchema(SerializationSchema, DeserializationSchema):
 
 
 class RowFieldExtractorSchema(SerializationSchema):
-    """One field of a Row, which must be bytes (e.g. the key of a Kafka record)."""
+    """One field of a Row (e.g. the key of a Kafka record): bytes as they are, anything else as its text in UTF-8.
+    Nothing, `b""`, for a missing row or field."""
 
     def __init__(self, field_index: int) -> None:
         if not isinstance(field_index, int) or isinstance(field_index, bool):
@@ -98,17 +99,17 @@ class RowFieldExtractorSchema(SerializationSchema):
             raise ConfigurationError(f"Field index must be non-negative, got: {field_index}")
         self.field_index = field_index
 
-    def serialize(self, value: Any) -> bytes | None:
+    def serialize(self, value: Any) -> bytes:
+        if value is None:
+            return b""
         if not isinstance(value, Row):
             raise mismatch("Row", value, "RowFieldExtractorSchema takes rows")
         if self.field_index >= len(value):
             raise mismatch("Row", value, f"no field {self.field_index}, the row has {len(value)} fields")
         field = value[self.field_index]
         if field is None:
-            return None
-        if not isinstance(field, bytes | bytearray):
-            raise mismatch("bytes", field, f"field {self.field_index} of a row")
-        return bytes(field)
+            return b""
+        return bytes(field) if isinstance(field, bytes | bytearray) else flink_text(field).encode()
 
 
 class Encoder(abc.ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, time
 from functools import lru_cache
 from typing import Any
 
@@ -240,6 +240,10 @@ def flink_text(value: Any) -> str:
         return f"[{', '.join(map(flink_text, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{flink_text(k)}={flink_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, bytes | bytearray):  # signed, as Java's
+        return f"[{', '.join(str(byte - 256 if byte > 127 else byte) for byte in value)}]"
+    if isinstance(value, time) and value.microsecond:
+        return str(value).rstrip("0") if value.tzinfo is None else str(value)
     if isinstance(value, datetime) and value.tzinfo is None:
         fraction = f"{value.microsecond:06}".rstrip("0") or "0"
         return f"{value:%Y-%m-%d %H:%M:%S}.{fraction}"

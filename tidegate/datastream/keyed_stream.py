@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.types import Row
 from tidegate.contracts.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -17,6 +18,7 @@ from tidegate.contracts.functions import (
 )
 from tidegate.datastream import aggregations
 from tidegate.datastream.arguments import checked_function
+from tidegate.datastream.closeable_iterator import CloseableIterator
 from tidegate.datastream.stream import DataStream
 from tidegate.graph.job_graph import PartitionSpec
 from tidegate.graph.operator_specs import KeyedMapSpec, KeyedProcessSpec, OperatorSpec, ReduceSpec
@@ -105,6 +107,13 @@ class KeyedStream(DataStream):
             return self.window(CountTumblingWindowAssigner(size))
         return self.window(CountSlidingWindowAssigner(size, slide))
 
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: int | None = None
+    ) -> CloseableIterator | list[Any]:
+        """As of any stream, but a record is `Row(f0=key, f1=value)`, as in PyFlink."""
+        pairs = self.process(_WithKey()).name("With Key")
+        return pairs.execute_and_collect(job_execution_name, limit)
+
     def _partitioned(self, partition: PartitionSpec) -> DataStream:
         """shuffle, rebalance, rescale, forward, broadcast, partition_custom, global_"""
         raise ConfigurationError(
@@ -122,3 +131,8 @@ class KeyedStream(DataStream):
 
     def _key_selectors(self, spec: OperatorSpec) -> tuple[Any, ...]:
         return (self._key_selector,) if spec.keyed else ()
+
+
+class _WithKey(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
+        yield Row(f0=ctx.get_current_key(), f1=value)

@@ -45,10 +45,12 @@ def test_bytes() -> None:
 
 
 def test_a_field_of_a_row() -> None:
+    """As PyFlink: what is no bytes becomes its text, what is missing becomes nothing."""
     schema = RowFieldExtractorSchema(1)
-    assert schema.serialize(Row(1, b"k")) == b"k"
-    assert schema.serialize(Row(1, None)) is None
-    for wrong in (Row(1), Row(1, "k"), (1, b"k")):
+    for field, expected in ((b"k", b"k"), ("kö", "kö".encode()), (12, b"12"), (True, b"true"), (None, b"")):
+        assert schema.serialize(Row(1, field)) == expected
+    assert schema.serialize(None) == b""
+    for wrong in (Row(1), (1, b"k")):
         with pytest.raises(TypeError):
             schema.serialize(wrong)
     with pytest.raises(ValueError, match=r"^Field index must be non-negative, got: -1$"):  # as PyFlink says it

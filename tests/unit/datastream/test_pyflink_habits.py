@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from datetime import time
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,9 @@ def test_mistakes_come_with_advice(
         (Types.MAP(Types.STRING(), Types.INT()), {"a": 1}, "{a=1}"),
         (Types.BOOLEAN(), True, "true"),
         (Types.ROW([Types.STRING(), Types.TUPLE([Types.INT()])]), Row("a", (1,)), "+I[a, (1)]"),
+        (Types.ROW([Types.PRIMITIVE_ARRAY(Types.BYTE())]), Row(b"flink\xff"), "+I[[102, 108, 105, 110, 107, -1]]"),
+        (Types.ROW([Types.SQL_TIME()]), Row(time(12, 0, 0, 123000)), "+I[12:00:00.123]"),
+        (Types.ROW([Types.SQL_TIME()]), Row(time(12, 0)), "+I[12:00:00]"),
         (None, ("a", 1), "('a', 1)"),
     ],
 )
@@ -115,3 +119,23 @@ def test_a_declared_type_is_written_as_flink_writes_it(
     [file] = [p for p in tmp_path.iterdir() if p.is_file()]
     assert file.read_text() == f"{text}\n"
     assert text in capsys.readouterr().out.splitlines()
+
+
+def test_a_keyed_stream_is_collected_with_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment({}, 2)
+    keyed = env.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(lambda r: r[0].upper(), Types.STRING())
+
+    class Client:
+        def __init__(self, name: str | None) -> None:
+            assert name == "Pairs"
+
+        def collect_results(self) -> list[Any]:
+            with InProcessJob(env) as job:
+                job.run_to_end()
+                return job.results
+
+        def cancel(self) -> None: ...
+
+    monkeypatch.setattr(env, "_submit", Client)
+    found = sorted(keyed.execute_and_collect("Pairs"), key=lambda row: row.f1)
+    assert found == [Row(f0="A", f1=("a", 1)), Row(f0="A", f1=("a", 3)), Row(f0="B", f1=("b", 2))]
