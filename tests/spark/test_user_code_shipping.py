@@ -177,7 +177,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     for version in ("1.0", "2.0"):
         make_wheel(folder / "wheels", "tide_tables", version)
     with running(folder / "beside" / "my_job.py", folder, str(folder / "elsewhere"), str(archive)) as program:
-        program.process.wait(100)
+        program.process.wait(240)
         reports = {name: value for report in program.reports() for name, value in report.items()}
         yield {**reports, "output": program.output}
 

@@ -662,7 +662,8 @@ PRINT_ON_DRIVER = ConfigOption(
     _BOOLEAN,
     None,
     "What print sinks write goes to the standard output and error of the program; false: to those of the workers. "
-    "Unset: true when Spark is local. A BATCH job prints there when it has succeeded.",
+    "Unset: true when Spark is local. A BATCH job prints there when it has succeeded, a MICRO_BATCH job "
+    "when a batch has.",
 )
 OTEL_ENDPOINT = ConfigOption(
     "tidegate.otel.endpoint",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import flink_text
 from tidegate.contracts.connectors import Sink, SinkContext, SinkWriter
+
+log = logging.getLogger("tidegate.print")
 
 Target = Callable[[str, bool], None]
 """Takes whole lines, and whether they are for standard error."""
@@ -20,6 +23,15 @@ def own_streams(text: str, to_stderr: bool) -> None:
     stream = sys.stderr if to_stderr else sys.stdout
     stream.write(text)  # one write, so that lines of several workers on the same terminal do not mix within a line
     stream.flush()
+
+
+def print_here(text: str, to_stderr: bool) -> None:
+    """On the driver, what workers have printed. A stream that is closed, or whose encoding lacks a character, is no
+    reason for a job to fail."""
+    try:
+        own_streams(text, to_stderr)
+    except Exception as error:
+        log.debug("what a job has printed could not be written: %s", error)
 
 
 _target: Target = own_streams

@@ -132,6 +132,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     context = SimpleNamespace(
         _jsc=SimpleNamespace(sc=lambda: alive),
         uiWebUrl=None,
+        master="spark://far:7077",
         statusTracker=lambda: made.tracker,
         getConf=lambda: made.spark_settings,
     )
@@ -141,6 +142,34 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(runtime_module, "code_for", lambda *args: CodeBundle.collect(()))
     monkeypatch.setattr(job_module, "start_query", made.start)
     return made
+
+
+@pytest.mark.parametrize("step", ["run", "report", "commit", "committed"])
+def test_what_is_printed_comes_out_of_the_program_once(
+    world: World, step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When its batch has been committed, also when the batch had to be run again."""
+    killed: set[int] = set()
+
+    def hook(at: str, batch: int) -> None:
+        if at == step and batch not in killed and batch % 2:
+            killed.add(batch)
+            raise KilledError
+
+    world.hook = hook
+    env = world.environment(tidegate_print_on__driver=True)
+    source = DataGeneratorSource(lambda i: i, count=RECORDS)
+    numbers = env.from_source(source, job_watermarks(), "Numbers")
+    numbers.filter(lambda n: n % 2 == 0).print("even")
+    numbers.filter(lambda n: n % 2 == 1).print_to_err("odd")
+    env.execute("printing")
+    shown = capsys.readouterr()
+    assert killed
+    even, odd = ([line for line in text.splitlines() if "> " in line] for text in shown)
+    assert sorted(int(line.partition("> ")[2]) for line in even) == list(range(0, RECORDS, 2))
+    assert sorted(int(line.partition("> ")[2]) for line in odd) == list(range(1, RECORDS, 2))
+    assert {line.partition(":")[0] for line in even} == {"even"}
+    assert {line.partition(":")[0] for line in odd} == {"odd"}
 
 
 def test_a_bounded_job_comes_to_its_end(world: World) -> None:

@@ -20,7 +20,7 @@ from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import restart_strategy_of
-from tidegate.connectors.print_sink import own_streams
+from tidegate.connectors.print_sink import print_here
 from tidegate.jobmanager.catch_up import RecoveryView, RecoveryWatch
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job import told as told_verdict
@@ -42,7 +42,7 @@ from tidegate.spark.batch.job_savepoint import complete_savepoint, discard_savep
 from tidegate.spark.batch.plan import BatchPlan, SavepointPlan
 from tidegate.spark.batch.progress import StageWatch
 from tidegate.spark.batch.remaining_tasks import tasks_are_gone
-from tidegate.spark.batch.report import JobReport, PrintedChunk
+from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.exit_codes import ended_badly
@@ -230,7 +230,8 @@ class BatchJob:
             self._wait_for_tasks()  # one that does not count would write into it after it was cleaned
             savepoint = complete_savepoint(self._savepoint, self._plan.graph, report)
         commit_all(self._plan.graph, report.committables(), self._commit_retries, self._commit_backoff_ms)
-        _print(report.printed)
+        for chunk in report.printed:
+            print_here(chunk.text, chunk.to_stderr)
         return savepoint
 
     def _wait_for_tasks(self) -> None:
@@ -262,14 +263,6 @@ class BatchJob:
         recoveries = self._recovered(status is JobStatus.RUNNING, now)
         self._publisher.update(attempt=attempt, recoveries=recoveries, **self._statuses.fields())
         log.info("job %s (%s) is %s", self._plan.graph.name, self._job_id, status.name)
-
-
-def _print(chunks: list[PrintedChunk]) -> None:
-    for chunk in chunks:
-        try:
-            own_streams(chunk.text, chunk.to_stderr)
-        except Exception as error:  # closed, or of an encoding that lacks a character
-            log.debug("what a job has printed could not be written: %s", error)
 
 
 def _told_by_spark(error: Exception, began: float) -> str:

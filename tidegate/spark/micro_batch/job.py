@@ -31,6 +31,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
+from tidegate.connectors.print_sink import print_here
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.boundedness import unbounded_vertices
 from tidegate.jobmanager.catch_up import RecoveryWatch
@@ -414,6 +415,8 @@ class MicroBatchJob:
         """Spark and the sinks have committed the batch. Returns what `_complete` does. Done once for each batch that
         this driver has run, also when the attempt has failed before."""
         self._reported = None
+        for to_stderr, text in report.printed():
+            print_here(text, to_stderr)
         self.client.deliver(report.collected())
         stopped = self._finish_savepoint(report)
         now = self._clock.now_ms()

@@ -54,6 +54,7 @@ class MicroBatchPlan:
     limits: Limits
     places: dict[tuple[int, int], int]  # (vertex, subtask) -> see `places`
     start: StartState | None = None  # what the first batch begins with
+    prints_on_driver: bool = False  # what print sinks write is part of the report
 
     def buckets_per_group(self, vertex: JobVertex) -> int:
         return -(-self.limits.buckets // vertex.max_parallelism)

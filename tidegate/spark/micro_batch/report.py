@@ -42,6 +42,7 @@ class TaskReport:
     accumulators: bytes = b""
     committables: tuple[tuple[OperatorId, bytes], ...] = ()  # by operator: the pickled list
     collected: tuple[bytes, ...] = ()  # results of `execute_and_collect`: pickled lists of values
+    printed: tuple[tuple[bool, str], ...] = ()  # lines of print sinks, in order: whether to standard error, and which
     taken: TakenSplits | None = None
     states: tuple[StateReport, ...] = ()  # its keyed states, with their sizes
     answers: tuple[tuple[str, StateResult], ...] = ()  # by the number of the question
@@ -118,6 +119,9 @@ class BatchReport:
 
     def savepoint_error(self) -> str:
         return next((t.savepoint_error for t in self.tasks if t.savepoint_error), "")
+
+    def printed(self) -> list[tuple[bool, str]]:
+        return [lines for task in self.tasks for lines in task.printed]
 
     def collected(self) -> list[Any]:
         return [payload for task in self.tasks for payload in task.collected]

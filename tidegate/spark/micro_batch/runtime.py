@@ -29,7 +29,7 @@ from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.micro_batch.location import CheckpointLocation
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, fingerprint, plan_job, width
 from tidegate.spark.micro_batch.query import check_spark
-from tidegate.spark.session import obtain_session, workers_write_to_the_terminal
+from tidegate.spark.session import arrives_here, obtain_session, workers_write_to_the_terminal
 from tidegate.spark.start_points import initial_point
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
@@ -93,6 +93,8 @@ def _run(
             "spark.speculation is on: Spark would run a task twice at once, and what counts of a batch could be the "
             "records of one and the state of the other. Switch it off for MICRO_BATCH jobs"
         )
+    if arrives_here(configuration, options.PRINT_ON_DRIVER, session):
+        plan = dataclasses.replace(plan, prints_on_driver=True)
     spare_background_jobs()
     distribute(session, files)
     settings = LogSettings.from_configuration(configuration)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from tidegate.spark.code_bundle import CodeBundle, install
 from tidegate.spark.garbage import rare_collections
 from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
+from tidegate.spark.worker_files import enter_archives, local_paths, own_working_directory
 from tidegate.spark.worker_logs import WorkerLogs, worker_logging
 
 
@@ -44,7 +45,7 @@ class StageProcessor(StatefulProcessor):
         from tidegate.spark.batch.worker import TaskTold, told
 
         try:
-            with rare_collections(), worker_logging(self._logs, self._attempt):
+            with rare_collections(), worker_logging(self._logs, self._attempt), own_working_directory():
                 for place, payload in self._run(subtask, rows):
                     yield Row(place=place, payload=bytearray(payload))
         except (GeneratorExit, TaskTold):
@@ -65,7 +66,6 @@ class StageProcessor(StatefulProcessor):
         from tidegate.spark.micro_batch.exchange import ELEMENTS, TICK
         from tidegate.spark.micro_batch.task import MicroBatchTask
         from tidegate.spark.micro_batch.ticks import read_tick
-        from tidegate.spark.worker_files import local_paths
 
         ticks: list[bytes] = []
         payloads: list[bytes] = []
@@ -74,6 +74,7 @@ class StageProcessor(StatefulProcessor):
             (ticks if payload[:1] == TICK else payloads).append(payload)
         if len(ticks) != 1 or any(payload[:1] != ELEMENTS for payload in payloads):
             raise RuntimeError(f"subtask {subtask} of vertex {self._vertex} got {len(ticks)} orders for one batch")
+        enter_archives(plan.settings.cached_files)
         settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
         plan = dataclasses.replace(plan, settings=settings)
         context: Any = TaskContext.get()

@@ -26,6 +26,7 @@ import msgspec
 
 from tidegate.common.ids import AttemptNumber, ChannelAddress, OperatorId, SubtaskIndex
 from tidegate.common.metric_values import MetricReport
+from tidegate.connectors.print_sink import own_streams, print_to
 from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.fault_tolerance.none.task import Unprotected
@@ -124,6 +125,7 @@ class MicroBatchTask:
         self._looks = SubtaskLooks(tick.looks, vertex, subtask)
         self._loaded: dict[int, Figures] = {}  # what was in the buckets that the batch began with
         self._collected: list[bytes] = []
+        self._printed: list[tuple[bool, str]] = []
         self._collecting: list[CollectOperator] = []
         self._edges: list[EdgeOutput[OutputChannel]] = []
         self._outputs: list[tuple[BatchChannel, int]] = []
@@ -142,6 +144,8 @@ class MicroBatchTask:
         self._fill(inputs, payloads)
         task = self._make_task(inputs, names, own)
         try:
+            if self._plan.prints_on_driver:
+                print_to(lambda text, to_stderr: self._printed.append((to_stderr, text)))
             if own is None or not own.ended:
                 yield from self._process(task, own)
             report = self._end_batch(task, own)
@@ -150,8 +154,10 @@ class MicroBatchTask:
             try:
                 task.close()
             finally:
+                print_to(own_streams)
                 self._host.close()
-        report = dataclasses.replace(report, took_ms=self._host.clock.now_ms() - started)
+        took_ms = self._host.clock.now_ms() - started
+        report = dataclasses.replace(report, took_ms=took_ms, printed=tuple(self._printed))
         yield DRIVER, dataclasses.replace(report, records_out=self._records_out()).to_row()
 
     def _cut_keys(self, own: OwnState) -> None:
