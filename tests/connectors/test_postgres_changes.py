@@ -15,6 +15,7 @@ from tests.connectors.database import Database
 from tests.connectors.kafka_kit import WallClock
 from tests.spark.recovery_kit import until
 from tidegate.common.errors import ConfigurationError
+from tidegate.connectors.postgres import changes
 from tidegate.connectors.postgres.changes import (
     ChangeSplit,
     PostgresChangeSource,
@@ -247,15 +248,15 @@ def test_a_reader_that_dies_anywhere_gives_every_change_once(database: Database,
     stop = threading.Event()
 
     def change() -> None:
-        changes = random.Random(seed + 1)
+        dice = random.Random(seed + 1)
         for n in range(1, 150):
-            number = changes.randrange(1, 90)
+            number = dice.randrange(1, 90)
             statements = [
                 f"INSERT INTO {table} VALUES ({number}, '{n}') ON CONFLICT (id) DO UPDATE SET text = excluded.text",
                 f"DELETE FROM {table} WHERE id = {number}",
                 f"UPDATE {table} SET text = '{n}' WHERE id BETWEEN {number} AND {number + 20}",
             ]
-            database.execute(changes.choice(statements))
+            database.execute(dice.choice(statements))
         stop.set()
 
     writer = threading.Thread(target=change)
@@ -314,6 +315,48 @@ def test_which_transactions_a_state_contains() -> None:
     assert wrapped.contains(4)
     assert not wrapped.contains(5)
     assert not TableState.parse(f"{(1 << 32) - 5}:{(1 << 32) - 2}:").contains(3)
+
+
+def test_columns_of_types_that_users_have_made(database: Database, table: str) -> None:
+    """Rows and changes have the same values."""
+    database.execute(f"CREATE TYPE {table}_mood AS ENUM ('sad', 'glad')")
+    database.execute(f"CREATE DOMAIN {table}_small AS int4")
+    database.execute(f"ALTER TABLE {table} ADD mood {table}_mood, ADD small {table}_small")
+    database.execute(f"INSERT INTO {table} VALUES (1, 'x', 'glad', 5)")
+    source = of(database, table).build()
+    (split,) = source.create_splits(1)
+    reader = reader_of(source, split)
+    (row,) = until(lambda: reader.poll(1), "the row", 20)
+    database.execute(f"INSERT INTO {table} VALUES (2, 'x', 'glad', 5)")
+    (change,) = until(lambda: reader.poll(1), "the change", 20)
+    assert tuple(row)[1:] == tuple(change)[1:] == ("x", "glad", 5)
+    reader.close()
+
+
+def test_a_slot_that_cannot_be_made_is_no_hang(database: Database, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.execute(f"BEGIN; INSERT INTO {table} VALUES (1); PREPARE TRANSACTION '{table}'")
+    monkeypatch.setattr(changes, "_MAKING_SECONDS", 0.3)
+    with pytest.raises(PostgresError, match=f"slot {table} could not be made within 0.3 s.*pg_prepared_xacts"):
+        of(database, table).build().create_splits(1)
+    database.execute(f"ROLLBACK PREPARED '{table}'")
+
+
+def test_rights_are_looked_at_before_the_start(database: Database, table: str) -> None:
+    """Also when slot and publication are there, so that nothing has to be made."""
+    of(database, table).build().create_splits(1)
+    role = f"{table}_guest"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    guest: Any = type("Guest", (), {"url": database.url.replace("postgres@", f"{role}@")})()
+    with pytest.raises(PostgresError, match=f"user {role} lacks the right SELECT on table"):
+        of(guest, table).build().create_splits(1)
+    database.execute(f"GRANT SELECT ON {table} TO {role}")
+    with pytest.raises(PostgresError, match="may not replicate: ALTER ROLE"):
+        of(guest, table).build().create_splits(1)
+    database.execute(f"ALTER ROLE {role} REPLICATION")
+    assert of(guest, table).build().create_splits(1)
+    away: Any = type("Away", (), {"url": "postgresql://127.0.0.1:1/db"})()
+    with pytest.raises(PostgresError, match=r"PostgresChangeSource, 127\.0\.0\.1:1/db: connecting: .*Check host, port"):
+        of(away, table).build().create_splits(1)
 
 
 def test_what_is_refused(database: Database, table: str, name: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -29,9 +29,11 @@ from tidegate.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecu
 
 
 @pytest.fixture
-def table(database: Database, name: str) -> str:
+def table(database: Database, name: str) -> Iterator[str]:
     database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, text text, amount numeric(10, 2))")
-    return name
+    yield name
+    for (prepared,) in database.execute("SELECT gid FROM pg_prepared_xacts"):  # others would wait for their end
+        database.execute("ROLLBACK PREPARED '" + prepared.replace("'", "''") + "'")
 
 
 def to(database: Any, table: str) -> PostgresSinkBuilder:
@@ -442,7 +444,69 @@ def test_bad_settings(change: Any, message: str) -> None:
         change()
 
 
+def test_columns_of_types_that_users_have_made(database: Database, name: str) -> None:
+    database.execute(f"CREATE TYPE {name}_mood AS ENUM ('sad', 'glad')")
+    database.execute(f"CREATE DOMAIN {name}_small AS int4 CHECK (VALUE < 100)")
+    database.execute(f"CREATE DOMAIN {name}_tiny AS {name}_small CHECK (VALUE < 10)")
+    columns = f"id {name}_tiny PRIMARY KEY, mood {name}_mood, more {name}_small"
+    for kind in ("append", "upsert"):
+        table = f"{name}_{kind}"
+        database.execute(f"CREATE TABLE {table} ({columns})")
+        build = to(database, table)
+        writer = open_writer((build.upsert() if kind == "upsert" else build).build())
+        assert writer.committer.commit(barrier_of(writer, [(1, "glad", 50), (2, None, None)])) == []
+        assert database.psql(f"SELECT * FROM {table} ORDER BY id") == "1|glad|50\n2||\n"
+        writer.close()
+    database.execute(f"CREATE TYPE {name}_pair AS (a int4, b int4)")
+    database.execute(f"CREATE TABLE {name} (id int8, pair {name}_pair)")
+    with pytest.raises(
+        ConfigurationError, match=f"column 'pair' of .* is of type {name}_pair, which cannot be written"
+    ):
+        to(database, name).build().check_start(1)
+    to(database, name).set_columns("id").build().check_start(1)
+
+
 # ---------------------------------------------------------------- JDBC's names
+
+
+def jdbc(database: Any, sql: str, fields: int = 1, more: str = "") -> JdbcSink:
+    options = JdbcConnectionOptions.JdbcConnectionOptionsBuilder()
+    place = database.url.replace("postgres@", "").removeprefix("postgresql:")
+    options.with_url(f"jdbc:postgresql:{place}{more}").with_user_name(getattr(database, "user", "postgres"))
+    return JdbcSink.sink(sql, Types.ROW([Types.LONG()] * fields), options.build())
+
+
+def test_a_statement_that_cannot_work_is_refused_before_the_start(database: Database, table: str) -> None:
+    for sql, text in [
+        ("INSERT INTO nothing_here VALUES (?)", 'relation "nothing_here" does not exist.*Create the table'),
+        (f"INSERT INTO {table} (id, size) VALUES (1, ?)", 'column "size"'),
+        (f"INSERT INTO {table} VALUE (?)", "syntax error"),
+        (f"INSERT INTO {table} (id) VALUES (?) ON CONFLICT (text) DO NOTHING", "no unique or exclusion constraint"),
+    ]:
+        with pytest.raises(PostgresError, match=f"JdbcSink, .*looking at the statement: .*{text}"):
+            jdbc(database, sql).check_start(1)
+    database.execute(f"CREATE ROLE {table}_guest LOGIN")
+    guest = type("Guest", (), {"url": database.url, "user": f"{table}_guest"})()
+    with pytest.raises(PostgresError, match="lacks the right: GRANT it"):
+        jdbc(guest, f"INSERT INTO {table} (id) VALUES (?)").check_start(1)
+    jdbc(database, f"INSERT INTO {table} (id, text) VALUES (?, '50%?')").check_start(1)
+    assert ids(database, table) == []
+    away = type("Away", (), {"url": "postgresql://127.0.0.1:1/db"})()
+    with pytest.raises(PostgresError, match=r"JdbcSink, 127\.0\.0\.1:1/db: connecting: .*Check host, port"):
+        jdbc(away, f"INSERT INTO {table} (id) VALUES (?)").check_start(1)
+
+
+def test_a_jdbc_url_as_it_stands(database: Database, name: str) -> None:
+    database.execute(f'CREATE SCHEMA "{name} x"')
+    database.execute(
+        f'CREATE TABLE "{name} x".numbers (id int8, who text DEFAULT current_setting($$application_name$$))'
+    )
+    more = f"?currentSchema=%22{name}%20x%22&ApplicationName=mine&reWriteBatchedInserts=true&targetServerType=primary"
+    writer = open_writer(jdbc(database, "INSERT INTO numbers (id) VALUES (?)", 1, more))
+    writer.write_batch([Row(7)], None)
+    writer.flush(False)
+    writer.close()
+    assert database.psql(f'SELECT * FROM "{name} x".numbers') == "7|mine\n"
 
 
 def test_jdbc_sink_writes_in_batches_and_before_a_checkpoint(database: Database, table: str) -> None:

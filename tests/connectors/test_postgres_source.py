@@ -133,6 +133,9 @@ def test_what_is_refused(database: Database, name: str) -> None:
         of(database, "nothing_here").build().create_splits(1)
     with pytest.raises(PostgresError, match="dividing the rows"):
         of(database).set_query("SELECT 1 AS other").build().create_splits(1)
+    away = type("Away", (), {"url": "postgresql://127.0.0.1:1/db"})()
+    with pytest.raises(PostgresError, match=r"PostgresSource, 127\.0\.0\.1:1/db: connecting: .*Check host, port"):
+        of(away, name).build().create_splits(1)
     with pytest.raises(ConfigurationError, match="set_url, set_key_column"):
         PostgresSource.builder().build()
     with pytest.raises(ConfigurationError, match="set_page_size"):

@@ -34,15 +34,17 @@ from tidegate.connectors.postgres.replication import (
     ServerPosition,
     SlotInUseError,
     SlotLostError,
+    check_replication,
     lsn_number,
     lsn_text,
 )
-from tidegate.connectors.postgres.tables import literal, look_up, quoted, quoted_table
+from tidegate.connectors.postgres.tables import base_types, check_rights, literal, look_up, quoted, quoted_table
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 2000
 _WOKEN_BEFORE_MS = 1000.0  # the watch wakes the task when something comes: this is only for the worst case
 _SLOT_SECONDS = 60.0  # for the database to notice that the last reader of the slot is dead
+_MAKING_SECONDS = 60.0
 _ORDERED = {"int2", "int4", "int8", "text", "varchar", "bpchar", "uuid", "date", "timestamp", "timestamptz"}
 
 
@@ -116,21 +118,25 @@ class PostgresChangeSource(Source[Row]):
                         f"PostgresChangeSource: wal_level of the database is {level}; changes need: ALTER SYSTEM SET "
                         "wal_level = logical, and a restart of the database"
                     )
-                self._check_key(connection)
+                self._check_table(connection)
+                check_replication(self._url)
                 start = self._slot_start(connection)
             except psycopg.Error as error:
                 raise self._url.refused(f"making slot {self._slot}", error) from None
         return [ChangeSplit("changes", ChangeOffset(start, reading_rows=self._rows_first))]
 
-    def _check_key(self, connection: Any) -> None:
+    def _check_table(self, connection: Any) -> None:
         table = look_up(self._url, connection, self._table, None)
+        check_rights(self._url, connection, table, ["SELECT"])
         if len(table.key) != 1:
             raise ConfigurationError(
                 f"PostgresChangeSource: table {self._table} has to have a primary key of one column, it has "
                 f"{len(table.key) or 'none'}"
             )
         ((kind,),) = connection.execute(
-            "SELECT typname FROM pg_type WHERE oid = %s", [table.types[table.columns.index(table.key[0])]]
+            "SELECT typname FROM pg_attribute JOIN pg_type t ON t.oid = atttypid "
+            "WHERE attrelid = %s::regclass AND attname = %s",
+            [table.name, table.key[0]],
         ).fetchall()
         if kind not in _ORDERED:
             raise ConfigurationError(f"PostgresChangeSource: a primary key of type {kind} is not supported")
@@ -144,13 +150,27 @@ class PostgresChangeSource(Source[Row]):
             "SELECT plugin, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
         ).fetchall()
         if not slot:
-            ((lsn,),) = connection.execute(
-                "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self._slot]
-            ).fetchall()
-            return lsn_number(lsn)
+            return self._made_slot(connection)
         if slot[0][0] != "pgoutput":
             raise ConfigurationError(f"PostgresChangeSource: the slot {self._slot} is of another kind: {slot[0][0]}")
         return lsn_number(slot[0][1])
+
+    def _made_slot(self, connection: Any) -> int:
+        """The database waits for the end of all transactions that have begun before; this does not wait for ever."""
+        import psycopg
+
+        try:
+            connection.execute(f"SET statement_timeout = {_MAKING_SECONDS * 1000:.0f}")
+            ((lsn,),) = connection.execute(
+                "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self._slot]
+            ).fetchall()
+        except psycopg.errors.QueryCanceled:
+            raise PostgresError(
+                f"PostgresChangeSource, {self._url}: the replication slot {self._slot} could not be made within "
+                f"{_MAKING_SECONDS:g} s: the database waits for transactions that do not end. Look into "
+                "pg_prepared_xacts, and for old ones in pg_stat_activity (xact_start)"
+            ) from None
+        return lsn_number(lsn)
 
     def create_reader(self, split: SourceSplit, offset: Any | None, context: SourceContext) -> SplitReader[Row]:
         if not isinstance(split, ChangeSplit):
@@ -325,7 +345,9 @@ class ChangeReader(SplitReader[Row]):
         from psycopg.pq import Format
 
         transformer = Transformer(self._connection)
-        return [transformer.get_loader(number, Format.TEXT).load for number in relation.types]
+        known = base_types(self._connection, relation.types)  # as in the rows that came first
+        self._connection.rollback()
+        return [transformer.get_loader(known[number], Format.TEXT).load for number in relation.types]
 
     def _rows_of(self, change: pgoutput.Change) -> list[Row]:
         relation, loaders = self._relations[change.relation]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.connectors.postgres.jdbc_url import parameters_of
 
 _WAIT_SECONDS = 30.0  # for a server that is starting again
 _CONNECT_SECONDS = 10
@@ -36,18 +37,15 @@ class DatabaseUrl:
 
     @staticmethod
     def checked(connector: str, url: object, user: str | None = None, password: str | None = None) -> DatabaseUrl:
-        """`postgresql://user@host:port/database`, libpq's `host=... dbname=...`, or the same with `jdbc:` before it."""
+        """`postgresql://user@host:port/database`, libpq's `host=... dbname=...`, or a JDBC url."""
         import psycopg
 
         if not isinstance(url, str) or not url.strip():
             raise ConfigurationError(f"{connector}: a url such as postgresql://user@host:5432/database is needed")
-        text = url.removeprefix("jdbc:")
-        if url.startswith("jdbc:") and not text.startswith("postgresql:"):
-            raise ConfigurationError(
-                f"{connector}: {url.split('://')[0]} is not supported; a url of PostgreSQL is: "
-                "jdbc:postgresql://host:5432/database"
-            )
+        text = url.strip()
         try:
+            if text.startswith("jdbc:"):
+                text = psycopg.conninfo.make_conninfo(**parameters_of(connector, text))
             psycopg.conninfo.conninfo_to_dict(text)
         except psycopg.Error:
             raise ConfigurationError(
@@ -60,17 +58,10 @@ class DatabaseUrl:
         """A connection. With `wait`, a server that is away or starting is waited for, for half a minute."""
         import psycopg
 
-        login = {k: v for k, v in {"user": self.user, "password": self.password}.items() if v is not None}
         deadline = time.monotonic() + (_WAIT_SECONDS if wait else 0.0)
         while True:
             try:
-                return psycopg.connect(
-                    self.text,
-                    autocommit=autocommit,
-                    connect_timeout=_CONNECT_SECONDS,
-                    application_name="tidegate",
-                    **login,  # type: ignore[arg-type]
-                )
+                return psycopg.connect(self._conninfo(), autocommit=autocommit)
             except psycopg.OperationalError as error:
                 final = any(sign in str(error) for sign in _FINAL)
                 if final or time.monotonic() >= deadline:
@@ -79,21 +70,26 @@ class DatabaseUrl:
 
     def for_replication(self) -> bytes:
         """For libpq, in the mode that hands out changes."""
+        return self._conninfo(replication="database").encode()
+
+    def _conninfo(self, **more: str) -> str:
+        """With user and password that were given beside the url, and what the url does not say."""
         import psycopg
 
-        login = {k: v for k, v in {"user": self.user, "password": self.password}.items() if v is not None}
-        text = psycopg.conninfo.make_conninfo(
-            self.text, replication="database", application_name="tidegate", connect_timeout=_CONNECT_SECONDS, **login
-        )
-        return text.encode()
+        settings: dict[str, Any] = {**psycopg.conninfo.conninfo_to_dict(self.text), **more}
+        settings.setdefault("connect_timeout", _CONNECT_SECONDS)
+        settings.setdefault("application_name", "tidegate")
+        settings |= {k: v for k, v in {"user": self.user, "password": self.password}.items() if v is not None}
+        return psycopg.conninfo.make_conninfo(**settings)
 
     def refused(self, doing: str, error: Exception) -> PostgresError:
         """What the database's error means to the user."""
         import psycopg
 
         text = " ".join(str(error).split())
-        if self.password:
-            text = text.replace(self.password, "***")
+        for secret in (self.password, psycopg.conninfo.conninfo_to_dict(self.text).get("password")):
+            if secret:
+                text = text.replace(str(secret), "***")
         hint = ""
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             hint = ". This user lacks the right: GRANT it"
@@ -101,6 +97,8 @@ class DatabaseUrl:
             hint = ". Create the table, or check its name and the search_path"
         elif isinstance(error, psycopg.errors.DiskFull):
             hint = ". The database's disk is full; the job goes on from its last checkpoint once there is room"
+        elif "permission denied to start WAL sender" in text:
+            hint = ". This user may not replicate: ALTER ROLE ... REPLICATION"
         elif isinstance(error, psycopg.OperationalError) and doing == "connecting":
             hint = ". Check host, port, database, user and password of the url"
         return PostgresError(f"{self.connector}, {self}: {doing}: {text}{hint}")

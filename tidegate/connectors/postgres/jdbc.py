@@ -6,6 +6,7 @@ there is `PostgresSink`.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Sequence
@@ -159,7 +160,20 @@ class JdbcSink(Sink[Any, Any], DriverSide):
         return sink
 
     def check_start(self, num_slots: int) -> None:
-        self._url.connect(wait=False).close()
+        import psycopg
+
+        wrong = (
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.UndefinedColumn,
+            psycopg.errors.InvalidSchemaName,
+            psycopg.errors.InvalidColumnReference,  # ON CONFLICT by columns without a unique index
+            psycopg.errors.SyntaxError,
+            psycopg.errors.InsufficientPrivilege,
+        )
+        with self._url.connect(wait=False) as connection:
+            error = _error_of(connection, self._statement, self._count)
+        if isinstance(error, wrong):  # others may come from parameters whose types are not known yet
+            raise self._url.refused("looking at the statement", error)
 
     def job_started(self, client: JobClient) -> None:
         pass
@@ -220,6 +234,22 @@ class JdbcWriter(SinkWriter[Any, Any]):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _error_of(connection: Any, statement: str, count: int) -> Exception | None:
+    """What the database has against a statement that psycopg understands. It is not executed."""
+    import psycopg
+
+    place = itertools.count(1)
+    text = re.sub("%%|%s", lambda part: "%" if part[0] == "%%" else f"${next(place)}", statement)
+    result = connection.pgconn.prepare(b"tidegate", text.encode())
+    if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+        return psycopg.errors.error_from_result(result)
+    try:
+        connection.execute(f"EXPLAIN EXECUTE tidegate({', '.join(['NULL'] * count)})")  # which looks at rights
+    except psycopg.Error as error:
+        return error
+    return None
 
 
 def _with_placeholders(sql: str) -> tuple[str, int]:

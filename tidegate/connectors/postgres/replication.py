@@ -43,6 +43,23 @@ class ServerPosition:
     lsn: int
 
 
+def _connected(url: DatabaseUrl) -> Any:
+    from psycopg import OperationalError, pq
+
+    connection = pq.PGconn.connect(url.for_replication())
+    if connection.status != pq.ConnStatus.OK:
+        text = connection.get_error_message()
+        connection.finish()
+        raise url.refused("connecting", OperationalError(text))
+    return connection
+
+
+def check_replication(url: DatabaseUrl) -> None:
+    """Raises when this user may not replicate, or nobody can. Who may is more than an attribute of the role: services
+    that run databases have ways of their own."""
+    _connected(url).finish()
+
+
 class ReplicationStream:
     """From `start_lsn` on: the server leaves out transactions that were committed before it, and those that the slot
     knows to be confirmed. One in the middle of which a reader stopped comes again, whole."""
@@ -56,11 +73,7 @@ class ReplicationStream:
         self._due = threading.Event()  # a status is wanted now
         self._thread: threading.Thread | None = None
         self._ok = pq.ExecStatus.COPY_BOTH
-        self._connection: Any = pq.PGconn.connect(url.for_replication())
-        if self._connection.status != pq.ConnStatus.OK:
-            text = self._connection.get_error_message()
-            self.close()
-            raise url.refused("connecting", Exception(text))
+        self._connection: Any = _connected(url)
         names = publication.replace('"', '""')
         result = self._connection.exec_(
             f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(start_lsn)} '

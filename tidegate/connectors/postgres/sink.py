@@ -16,7 +16,7 @@ from tidegate.connectors.postgres.append import (
 )
 from tidegate.connectors.postgres.connection import DatabaseUrl, check_installed
 from tidegate.connectors.postgres.prefix import check_free
-from tidegate.connectors.postgres.tables import check_rights, look_up
+from tidegate.connectors.postgres.tables import check_rights, check_types, look_up
 from tidegate.connectors.postgres.upsert import LotOrder, UpsertCommitter, UpsertWriter, create_ledger
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
 from tidegate.contracts.driver_side import DriverSide
@@ -70,6 +70,7 @@ class PostgresSink(Sink[Any, Any], DriverSide):
     def check_start(self, num_slots: int) -> None:
         with self._url.connect(wait=False) as connection:
             table = look_up(self._url, connection, self._table, self._columns)
+            check_types(self._url, table)
             rights = ["INSERT"]
             if self._upserts:
                 self._check_key(table.columns, table.key)

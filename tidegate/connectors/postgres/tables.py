@@ -19,7 +19,7 @@ class Table:
 
     name: str  # as SQL text, quoted
     columns: tuple[str, ...]
-    types: tuple[int, ...]  # the types' numbers, one per column
+    types: tuple[int, ...]  # the types' numbers, one per column: as the values are written (see `base_types`)
     type_names: tuple[str, ...]
     key: tuple[str, ...]  # the columns of the primary key, or of the unique index that was asked for
 
@@ -65,13 +65,46 @@ def look_up(url: DatabaseUrl, connection: Any, name: str, columns: Sequence[str]
                 f"{url.connector}: table {name} has no column '{column}' that can be written; it has: "
                 f"{', '.join(there)}"
             )
+    bases = base_types(connection, [there[column][0] for column in wanted])
     return Table(
         text,
         tuple(wanted),
-        tuple(there[column][0] for column in wanted),
+        tuple(bases[there[column][0]] for column in wanted),
         tuple(there[column][1] for column in wanted),
         tuple(column for (column,) in key),
     )
+
+
+_TEXT = 25  # the number of the type text, in every database
+_FIRST_OF_USERS = 16384  # numbers of types that are not PostgreSQL's own
+
+
+def base_types(connection: Any, numbers: Sequence[int]) -> dict[int, int]:
+    """The types that psycopg writes and reads values of these types as: of a domain what it is made of; text of an enum
+    and of what users and extensions call strings."""
+    own = {number: number for number in numbers if number < _FIRST_OF_USERS}
+    if len(own) == len(set(numbers)):
+        return own
+    found = connection.execute(
+        "WITH RECURSIVE base(of, number) AS (SELECT n, n FROM unnest(%s::int8[]) n UNION ALL "
+        "SELECT b.of, t.typbasetype::int8 FROM base b JOIN pg_type t ON t.oid = b.number WHERE t.typtype = 'd') "
+        "SELECT b.of, CASE WHEN t.typtype = 'e' OR (t.typcategory = 'S' AND t.oid >= %s) THEN %s ELSE b.number END "
+        "FROM base b JOIN pg_type t ON t.oid = b.number AND t.typtype <> 'd'",
+        [list(set(numbers)), _FIRST_OF_USERS, _TEXT],
+    ).fetchall()
+    return own | dict(found)
+
+
+def check_types(url: DatabaseUrl, table: Table) -> None:
+    """Raises when there is no way to write a column's values."""
+    import psycopg
+
+    for column, number, kind in zip(table.columns, table.types, table.type_names, strict=True):
+        if psycopg.adapters.types.get(number) is None:
+            raise ConfigurationError(
+                f"{url.connector}: column '{column}' of {table.name} is of type {kind}, which cannot be written here; "
+                "leave it out (set_columns), and have the database make it of another one, with a trigger, say"
+            )
 
 
 def check_rights(url: DatabaseUrl, connection: Any, table: Table, rights: Sequence[str]) -> None:
