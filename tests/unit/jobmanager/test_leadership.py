@@ -19,6 +19,7 @@ from tidegate.common.ids import CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.job_view import settings_of
+from tidegate.jobmanager.leadership import leadership as leadership_module
 from tidegate.jobmanager.leadership import settings
 from tidegate.jobmanager.leadership.ended_job import EndedJobClient
 from tidegate.jobmanager.leadership.fence import without_effect
@@ -155,6 +156,52 @@ def test_a_leader_whose_store_does_not_answer_leads_while_its_lease_is_valid(tmp
     assert first.put_end(JobStatus.FINISHED, "") is Recording.DEPOSED
     Stalling.gate.set()
     first.close()
+
+
+class Unwritable(FileCell):
+    """Can be read, and not be written any more: refused, or never answered."""
+
+    def __init__(self, folder: StorageLocation, hangs: bool) -> None:
+        super().__init__(folder, "job")
+        self.hangs = hangs
+        self.broken = False
+        self.let_go = threading.Event()
+
+    def put(self, data: bytes, expected: str | None) -> str | None:
+        if self.broken and self.hangs:
+            self.let_go.wait(60)
+        if self.broken:
+            raise PermissionError("the rights were taken away")
+        return super().put(data, expected)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_leader_that_cannot_write_its_record_steps_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hangs: bool
+) -> None:
+    """Its lease is renewed meanwhile: without that it would run for ever, and complete no checkpoint."""
+    monkeypatch.setattr(leadership_module, "RECORD_PATIENCE_S", 1.0)
+    folder = StorageLocation.parse(str(tmp_path))
+    candidate = JobRecord(job_id="j", name="j", graph=GraphOutline.of(graph()))
+    record = Unwritable(folder, hangs)
+    found = Leadership(FileCell(folder, "lease"), record, 60_000, candidate)
+    found.campaign(False)
+    assert put(found, CheckpointCompleted(pointer(1))) is Recording.WRITTEN
+    record.broken = True
+    found.put(CheckpointCompleted(pointer(2)), lambda outcome: None)
+    assert found.leads()
+    deadline = time.monotonic() + 20
+    while found.leads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not found.leads()
+    assert found.valid_ms() > 0  # of the lease
+    assert "could not be written" in found.why_not()
+    assert len([text for text in caplog.messages if "rights were taken away" in text]) == (0 if hangs else 1)
+    assert found.put_end(JobStatus.FINISHED, "") is Recording.DEPOSED
+    record.broken = False
+    record.let_go.set()
+    assert not found.leads()  # for good
+    found.close()
 
 
 def test_a_deposed_leader_can_record_nothing(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ from tidegate.storage.leases.lease import LeaseTimes
 log = logging.getLogger("tidegate.jobmanager")
 
 _PATIENCE_S = 10.0  # with a store that is slow to answer, on top of the time that a lease takes to run out
+RECORD_PATIENCE_S = 60.0  # with a record that cannot be written while the lease is renewed
+_WARN_EVERY_S = 5.0  # at first; then at doubling intervals
 _GLANCE_S = 0.25  # how often a program that waits looks whether it was interrupted
 _STILL_WAITING_S = 300.0
 _MEANWHILE_S = 40.0  # Spark ends Python workers that had nothing to do for a minute
@@ -69,9 +71,12 @@ class Leadership:
         self._begin_anew()
         self._claimed: JobRecord | None = None  # as it was when this program began to lead
         self._end_recorded = False
-        self._changed = threading.Condition()  # guards the two below
+        self._changed = threading.Condition()  # guards the four below
         self._inbox: deque[tuple[int, Change]] = deque()
         self._closing = False
+        self._put_at_ms: dict[int, float] = {}  # of changes that are not settled, oldest first
+        self._gave_up = False  # the record could not be written for too long
+        self._unanswered = _Failing()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Callable[[Recording], None]] = {}  # the record's thread only, but for new ones
         self._thread = threading.Thread(target=self._run, name="tidegate-record", daemon=True)
@@ -107,8 +112,17 @@ class Leadership:
         return self._lease_ms
 
     def leads(self) -> bool:
-        """Whether this program may act as the leader at this moment."""
-        return self._keeper.held() and isinstance(self._claim.state, Leading)
+        """Whether this program may act as the leader at this moment. Not when the record could not be written for
+        RECORD_PATIENCE_S, be it that the store refuses, or that it hangs: no checkpoint would be complete any more, and
+        another driver may have better luck."""
+        return self._keeper.held() and isinstance(self._claim.state, Leading) and not self._has_given_up()
+
+    def _has_given_up(self) -> bool:
+        with self._changed:
+            oldest = next(iter(self._put_at_ms.values()), None)
+            if oldest is not None and steady_ms() - oldest >= RECORD_PATIENCE_S * 1000.0:
+                self._gave_up = True
+            return self._gave_up
 
     def valid_ms(self) -> float:
         """How long it leads at least, by the clock of this machine."""
@@ -122,6 +136,8 @@ class Leadership:
     def why_not(self) -> str:
         """Why it does not lead any more."""
         why = "another driver has claimed the job" if isinstance(self._claim.state, Deposed) else ""
+        if not why and self._has_given_up():
+            why = f"the record of the job in {self._cell.where} could not be written for {RECORD_PATIENCE_S:.0f} s"
         why = why or f"its lease in {self._keeper.where} is not valid any more: {self._keeper.why_not()}"
         return (
             f"this driver (epoch {self.epoch}) does not lead the job any more, since {why}. It has stopped; the job "
@@ -219,6 +235,7 @@ class Leadership:
         with self._changed:
             number = next(self._numbers)
             self._waiting[number] = done
+            self._put_at_ms[number] = steady_ms()
             self._inbox.append((number, change))
             self._changed.notify_all()
 
@@ -234,7 +251,7 @@ class Leadership:
 
         self.put(JobOver(status, reason), done)
         while not answered.wait(_GLANCE_S):
-            if not self._keeper.held():
+            if not self._keeper.held() or self._has_given_up():
                 break
         self._end_recorded = outcome is Recording.WRITTEN
         return outcome
@@ -271,20 +288,48 @@ class Leadership:
             answer = self._carry_out(instruction)
             instruction = self._claim.on_answer(answer, steady_ms(), self._keeper.held())
         settled, self._claim.settled = self._claim.settled, []
+        with self._changed:
+            for number, _ in settled:
+                self._put_at_ms.pop(number, None)
         for number, outcome in settled:
             self._waiting.pop(number)(outcome)
 
     def _carry_out(self, instruction: RecordInstruction) -> RecordAnswer:
         try:
-            if isinstance(instruction, PutRecord):
-                version = self._cell.put(encode(instruction.record), instruction.expected)
-                return RecordRefused() if version is None else RecordWritten(version)
-            content = self._cell.read()
-            if content is None:
-                return RecordFound(None, None)
-            return RecordFound(decode(content.data, self._cell.where), content.version)
+            answer = self._asked(instruction)
         except UnusableRecordError as error:
-            return RecordUnusable(str(error))
+            answer = RecordUnusable(str(error))
         except Exception as error:
-            log.warning("the record of the job in %s: %s: %s", self._cell.where, type(error).__name__, error)
+            if self._unanswered.again():
+                log.warning("the record of the job in %s: %s: %s", self._cell.where, type(error).__name__, error)
             return RecordUnanswered()
+        if isinstance(answer, RecordWritten):
+            self._unanswered = _Failing()
+        return answer
+
+    def _asked(self, instruction: RecordInstruction) -> RecordAnswer:
+        if isinstance(instruction, PutRecord):
+            version = self._cell.put(encode(instruction.record), instruction.expected)
+            return RecordRefused() if version is None else RecordWritten(version)
+        content = self._cell.read()
+        if content is None:
+            return RecordFound(None, None)
+        return RecordFound(decode(content.data, self._cell.where), content.version)
+
+
+class _Failing:
+    """How often to tell of what fails again and again."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # the first time
+        self._due = 0.0
+
+    def again(self) -> bool:
+        """It has failed once more: whether that is to be told."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = self._due = now
+        if now < self._due:
+            return False
+        self._due = now + max(_WARN_EVERY_S, now - self._since)
+        return True
