@@ -1,4 +1,4 @@
-"""Examples of PostgreSQL that need no Spark to be seen working; the others are in test_end_to_end."""
+"""Examples that need no Spark to be seen working; the others are in test_end_to_end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.connectors.broker import Broker
 from tests.connectors.database import Database
+from tests.connectors.kafka_kit import builder
 from tests.connectors.on_processes import environment, run_job, start_job
 from tests.spark.recovery_kit import until, with_checkpoints
 
@@ -38,6 +40,21 @@ def test_totals_follow_the_changes_of_a_table(database: Database, name: str, tmp
     until(lambda: totals() == "b|25\nc|7\n", "the changes", 60)
     client.cancel().result()
     database.execute("SELECT pg_drop_replication_slot(%s)", name)
+
+
+def test_a_count_goes_on_from_files_into_a_topic(broker: Broker, name: str, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.mkdir()
+    (history / "1.txt").write_text("ann 3\nbob 5\n")
+    (history / "2.txt").write_text("ann 1\n")
+    topic, out = broker.create_topic(name, 2), broker.create_topic(f"{name}-out")
+    broker.produce(topic, ["bob 7"], 0)
+    broker.produce(topic, ["ann 2", "cid 1"], 1)
+    env = with_checkpoints(environment(2), tmp_path / "checkpoints", interval_ms=200)
+    counts = example("history_then_topic").build(env, str(history), broker.bootstrap_servers, topic, False)
+    counts.sink_to(builder(broker, out).build())
+    run_job(env)
+    assert sorted(broker.values(out)) == ["ann 1", "ann 2", "ann 3", "bob 1", "bob 2", "cid 1"]
 
 
 def test_words_are_counted_through_jdbc(database: Database, name: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import ByteArraySchema
-from tidegate.connectors.kafka import transactions, writers
+from tidegate.connectors.kafka import lease, transactions, writers
 from tidegate.connectors.kafka.producers import ProducerFactory, TransactionalIds
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
 from tidegate.connectors.kafka.settings import KafkaError
@@ -110,6 +110,38 @@ def test_a_task_is_woken_when_a_full_producer_takes_records_again(monkeypatch: p
     held.count = 4
     assert woken.wait(30)
     assert room.is_in(held)
+
+
+class Group:
+    """Answers with these members, one list after the other, the last one for ever."""
+
+    def __init__(self, *members: list[str]) -> None:
+        self._members = list(members)
+
+    def members(self, group: str) -> list[str]:
+        return self._members.pop(0) if len(self._members) > 1 else self._members[0]
+
+    def pause(self, seconds: float) -> bool:
+        return False
+
+
+def held(owner: str | None, *members: list[str], seconds: float = 600.0) -> None:
+    lease.check_held("p", owner, cast(TransactionClient, Group(*members)), seconds)
+
+
+def test_a_writer_looks_whose_the_prefix_is() -> None:
+    held(None, [])  # no driver has taken it: a harness of tests, say
+    held("mine", ["mine"])
+    held("mine", [], [], ["mine"])  # the broker was away: the driver joins again
+    for members in (["other"], ["mine", "other"]):
+        with pytest.raises(ConfigurationError, match=r"prefix 'p' is in use by another job, .*driver: other"):
+            held("mine", members)
+    with pytest.raises(ConfigurationError, match="prefix 'p' is in use"):
+        held("mine", [], ["other"])  # a driver that was frozen has lost it
+    with pytest.raises(ConfigurationError, match="prefix 'p' is in use"):
+        held(None, ["other"])
+    with pytest.raises(KafkaError, match="does not hold the transactional id prefix 'p' any more"):
+        held("mine", [], seconds=0.0)
 
 
 class HeldRecords:
