@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 
 import pytest
@@ -22,7 +23,8 @@ def test_every_benchmark_of_the_command_has_a_module() -> None:
     commands = importlib.import_module("benchmarks.__main__").ALL
     assert set(commands) <= set(MODULES)
     for name in commands:
-        assert callable(importlib.import_module(f"benchmarks.{name}").run)
+        run = importlib.import_module(f"benchmarks.{name}").run
+        assert list(inspect.signature(run).parameters) == ["quick"], name
 
 
 def test_what_the_job_manager_costs_is_measured() -> None:
