@@ -35,8 +35,15 @@ class FailureHistory:
         if len(self._entries) > _KEPT:
             del self._entries[1]
 
-    def times_seen(self, failure: FailureInfo) -> int:
-        """To be asked once for each failure that is told to people: the how-manieth of its kind it is."""
+    def story_of(self, failure: FailureInfo) -> str:
+        """What people are told of a failure, to be asked for once: with its traceback when it is the first of its kind,
+        afterwards the how-manieth it is."""
+        seen = self._times_seen(failure)
+        if seen > 1:
+            return f"{failure.summary} (the same failure for the {_ordinal(seen)} time)"
+        return f"{failure.summary}\n{failure.traceback}".rstrip()
+
+    def _times_seen(self, failure: FailureInfo) -> int:
         kind = failure.cause or failure.summary
         if kind not in self._seen and len(self._seen) >= _DISTINCT:
             del self._seen[next(iter(self._seen))]
@@ -54,3 +61,8 @@ class FailureHistory:
     def decided(self, verdict: str) -> None:
         """What follows from the latest."""
         self._entries[-1] = replace(self._entries[-1], verdict=verdict)
+
+
+def _ordinal(number: int) -> str:
+    teen = 10 < number % 100 < 20
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"

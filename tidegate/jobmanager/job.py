@@ -69,13 +69,8 @@ class Job:
 
     def tell_of(self, attempt: AttemptNumber, failure: FailureInfo) -> None:
         """Log the failure of an attempt: with its traceback when it is the first of its kind."""
-        text = f"attempt {attempt} of job '{self.settings.job_name}' failed: {failure.summary}"
-        seen = self.failures.times_seen(failure)
-        if seen > 1:
-            text += f" (the same failure for the {_ordinal(seen)} time)"
-        elif failure.traceback:
-            text += f"\n{failure.traceback.rstrip()}"
-        self.out.log(logging.WARNING, text)
+        story = self.failures.story_of(failure)
+        self.out.log(logging.WARNING, f"attempt {attempt} of job '{self.settings.job_name}' failed: {story}")
 
     def how_to_resume(self) -> str:
         """For a job that has failed; "" when nothing of it is kept."""
@@ -124,8 +119,3 @@ def told(decision: RestartDecision) -> str:
             return f"no restart: {reason}"
         case _:
             assert_never(decision)
-
-
-def _ordinal(number: int) -> str:
-    teen = 10 < number % 100 < 20
-    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +18,13 @@ from tidegate.datastream.connectors import BucketAssigner, FileSink
 from tidegate.datastream.connectors.base import Source, SourceContext, SourceSplit, SplitReader
 from tidegate.graph.chaining import build_job_graph
 from tidegate.graph.splits import make_splits
+from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.batch.commits import commit_all, discard_leftovers
 from tidegate.spark.batch.job import BatchJob
 from tidegate.spark.batch.plan import BatchPlan, plan_job
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.task import BatchTask
+from tidegate.spark.batch.worker import told
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.taskmanager.deployment import RuntimeSettings
 
@@ -104,3 +107,39 @@ def test_a_job_whose_spark_has_died_fails_and_does_not_hang(tmp_path: Path) -> N
     job.start()
     with pytest.raises(JobExecutionError, match="Connection refused"):
         job.client.get_job_execution_result().result(20)
+
+
+def test_each_cause_of_a_retry_is_told_in_full_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also that the next run fails in the same way again, without its traceback."""
+
+    def fail() -> list[bytes]:
+        causes = ["first", "first", "second", "first"]
+        if caused == len(causes):
+            return [b"done"]
+        cause = causes[caused]
+        raise told(FailureInfo(summary=f"it is wrong ({cause})", traceback=f"Traceback of the {cause}", cause=cause))
+
+    caused = -1
+
+    def collect() -> list[bytes]:
+        nonlocal caused
+        caused += 1
+        return fail()
+
+    alive = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *args: None, _jsc=alive))
+    monkeypatch.setattr("tidegate.spark.batch.job.StageWatch", lambda *args: contextlib.nullcontext())
+    settings = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "1 ms"}
+    settings["restart-strategy.fixed-delay.attempts"] = "10"
+    job = BatchJob(session, written_by(tmp_path), CodeBundle(), Configuration.from_dict(settings), None)
+    compiled: Any = SimpleNamespace(report=SimpleNamespace(collect=collect))
+    assert job._until_done(compiled) == ([b"done"], "")
+    failed = [r.getMessage().partition(" failed: ")[2] for r in caplog.records if " failed: " in r.getMessage()]
+    assert failed == [
+        "it is wrong (first)\nTraceback of the first",
+        "it is wrong (first) (the same failure for the 2nd time)",
+        "it is wrong (second)\nTraceback of the second",
+        "it is wrong (first) (the same failure for the 3rd time)",
+    ]

@@ -24,7 +24,9 @@ from tidegate.contracts.connectors import Boundedness, Source, SourceSplit, Spli
 from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource, FileSink, FileSource, StreamFormat
 from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.protocol.messages import FailureInfo
 from tidegate.snapshots import read_state
+from tidegate.spark.batch import worker
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch import job as job_module
 from tidegate.spark.micro_batch import location as location_module
@@ -614,6 +616,22 @@ def test_what_follows_from_a_failure_is_told(world: World) -> None:
     verdicts = [failure.verdict for failure in client.view().failures]
     assert verdicts[:2] == ["restart after 0.001 s"] * 2
     assert verdicts[2].startswith("no restart: ")
+
+
+def test_the_cause_of_a_retry_is_told_in_full_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def hook(step: str, batch: int) -> None:
+        if step == "run" and batch == 1 and world.queries < 4:
+            failure = FailureInfo(summary="it is wrong", traceback="Traceback of the cause", cause="the cause")
+            raise worker.told(failure)
+
+    world.hook = hook
+    world.counting().get_job_execution_result().result(60)
+    failed = [r.getMessage().partition(" failed: ")[2] for r in caplog.records if " failed: " in r.getMessage()]
+    assert failed == [
+        "it is wrong\nTraceback of the cause",
+        "it is wrong (the same failure for the 2nd time)",
+        "it is wrong (the same failure for the 3rd time)",
+    ]
 
 
 def test_rates_and_recoveries_are_shown(world: World) -> None:

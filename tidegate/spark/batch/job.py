@@ -213,7 +213,8 @@ class BatchJob:
             self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
             if isinstance(verdict, str):
                 return None, verdict
-            log.warning("job %s: run %d failed: %s", self._plan.graph.name, self._run_number, failure.summary)
+            story = self._failures.story_of(failure)
+            log.warning("job %s: run %d failed: %s", self._plan.graph.name, self._run_number, story)
             self._changed(JobStatus.RESTARTING)
             if self._cancelled.wait(verdict / 1000):
                 break

@@ -250,7 +250,8 @@ class MicroBatchJob:
             self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
             if isinstance(verdict, str):
                 return False, verdict
-            log.warning("job %s: attempt %d failed: %s", self._graph.name, self._attempt, failure.summary)
+            story = self._failures.story_of(failure)
+            log.warning("job %s: attempt %d failed: %s", self._graph.name, self._attempt, story)
             self._changed(JobStatus.RESTARTING)
             if self._cancelled.wait(verdict / 1000):
                 break
