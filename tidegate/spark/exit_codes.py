@@ -51,20 +51,23 @@ def ended_badly(since: float, wait_s: float = 0.0) -> list[str]:
         found = []
         with contextlib.suppress(OSError):
             for entry in os.scandir(folder):
-                if entry.stat().st_mtime >= since and (ended := how_it_ended(int(entry.name))) is not None:
+                if (ended := how_it_ended(int(entry.name), since)) is not None:
                     found.append(f"the worker with process id {entry.name} {ended}")
         if found or time.monotonic() >= deadline:
             return sorted(found)
         time.sleep(0.05)
 
 
-def how_it_ended(pid: int) -> str | None:
-    """On the driver: of a worker of this machine; None when nobody has noted it."""
+def how_it_ended(pid: int, since: float) -> str | None:
+    """On the driver: of a worker of this machine; None when nobody has noted it since then (`time.time()`): older notes
+    are of other processes that had the same id."""
     folder = os.environ.get(VARIABLE)
     if folder is None:
         return None
     try:
         with open(os.path.join(folder, str(pid))) as file:
+            if os.fstat(file.fileno()).st_mtime < since:
+                return None
             code = int(file.read())
     except (OSError, ValueError):
         return None

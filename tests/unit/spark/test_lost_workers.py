@@ -45,9 +45,9 @@ def test_the_daemon_notes_how_its_workers_end(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv(exit_codes.VARIABLE, str(tmp_path))
     done = subprocess.run([sys.executable, "-c", DAEMON], capture_output=True, text=True, timeout=60, check=True)
     left, killed, well = map(int, done.stdout.split())
-    assert exit_codes.how_it_ended(left) == "ended with exit code 3"
-    assert exit_codes.how_it_ended(killed) == "was killed by SIGKILL (9), perhaps because memory ran out"
-    assert exit_codes.how_it_ended(well) is None
+    assert exit_codes.how_it_ended(left, 0) == "ended with exit code 3"
+    assert exit_codes.how_it_ended(killed, 0) == "was killed by SIGKILL (9), perhaps because memory ran out"
+    assert exit_codes.how_it_ended(well, 0) is None
     assert exit_codes.ended_badly(0) == sorted(
         [
             f"the worker with process id {left} ended with exit code 3",
@@ -56,7 +56,7 @@ def test_the_daemon_notes_how_its_workers_end(tmp_path: Path, monkeypatch: pytes
     )
     assert exit_codes.ended_badly(time.time() + 1) == []
     monkeypatch.delenv(exit_codes.VARIABLE)
-    assert exit_codes.how_it_ended(left) is None
+    assert exit_codes.how_it_ended(left, 0) is None
 
 
 @pytest.fixture
@@ -78,8 +78,20 @@ def test_it_is_named_with_what_it_ran(graph: JobGraph, tmp_path: Path, monkeypat
     members = [member(0, os.getpid()), member(1, gone.pid), member(1, gone.pid, "elsewhere")]
     names = [f"'{graph.vertices[vertex].name}'" for vertex, _ in graph.tasks_of_slot(SlotIndex(1))]
     worker = f"the worker of slot 1 ({socket.gethostname()}, pid {gone.pid})"
-    assert name_lost("it crashed", members, graph) == f"it crashed: {worker} is gone; it ran {', '.join(names)}"
+    assert name_lost("it crashed", members, graph, 0) == f"it crashed: {worker} is gone; it ran {', '.join(names)}"
     (tmp_path / str(gone.pid)).write_text("3")
-    assert f"{worker} ended with exit code 3; it ran" in str(name_lost("it crashed", members, graph))
-    assert name_lost("it crashed", members[:1], graph) == "it crashed"
-    assert name_lost(None, members, graph) is None
+    assert f"{worker} ended with exit code 3; it ran" in str(name_lost("it crashed", members, graph, 0))
+    assert name_lost("it crashed", members[:1], graph, 0) == "it crashed"
+    assert name_lost(None, members, graph, 0) is None
+
+
+def test_a_note_from_before_the_attempt_is_of_another_process(
+    graph: JobGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of processes are used again: the living one that has the id now did not end that way."""
+    monkeypatch.setenv(exit_codes.VARIABLE, str(tmp_path))
+    note = tmp_path / str(os.getpid())
+    note.write_text("3")
+    os.utime(note, (1000.0, 1000.0))
+    assert name_lost("it crashed", [member(0, os.getpid())], graph, 2000.0) == "it crashed"
+    assert "ended with exit code 3" in str(name_lost("it crashed", [member(0, os.getpid())], graph, 500.0))

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -108,6 +109,7 @@ class JobManager(InstructionCarrier):
         self._events: deque[Callable[[float], list[Instruction]]] = deque()
         self._waker = Waker()
         self._gangs: dict[AttemptNumber, SparkGang] = {}
+        self._gang_began = 0.0  # the latest
         self._slot_wait: SlotWait | None = None  # of the latest gang
         self._keys = JobKeys.generate()
         self._prints = prints
@@ -372,6 +374,7 @@ class JobManager(InstructionCarrier):
         )
         gang = SparkGang(self._session, str(self._job_id), self._job_name, attempt, self._port.address)
         self._gangs = {attempt: gang}
+        self._gang_began = time.time()
         self._slot_wait = SlotWait(self, gang, self._clock.now_ms())
         gang.submit(
             launch,
@@ -381,7 +384,8 @@ class JobManager(InstructionCarrier):
         )
 
     def _on_gang_exit(self, attempt: AttemptNumber, error: str | None, now_ms: float) -> list[Instruction]:
-        return self._master.on_gang_exit(attempt, name_lost(error, self._master.members, self._graph), now_ms)
+        named = name_lost(error, self._master.members, self._graph, self._gang_began)
+        return self._master.on_gang_exit(attempt, named, now_ms)
 
     def cancel_gang(self, instruction: CancelGang) -> None:
         gang = self._gangs.get(instruction.attempt)

@@ -13,19 +13,19 @@ from tidegate.spark.exit_codes import how_it_ended
 _MOST = 3  # workers, and vertices of each, that are named
 
 
-def name_lost(error: str | None, members: Iterable[Member], graph: JobGraph) -> str | None:
-    """Spark's story of the end of a gang, with the workers of this machine that are no more. Their processes are looked
-    for, so it has to be asked before the others are told to leave."""
+def name_lost(error: str | None, members: Iterable[Member], graph: JobGraph, began: float) -> str | None:
+    """Spark's story of the end of a gang that began then (`time.time()`), with the workers of this machine that are no
+    more. Their processes are looked for, so it has to be asked before the others are told to leave."""
     if error is None:
         return None
     here = socket.gethostname()
-    lost = [text for m in members if m.host == here and (text := _lost(m, graph)) is not None]
+    lost = [text for m in members if m.host == here and (text := _lost(m, graph, began)) is not None]
     more = f", and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
     return f"{error}: {'; '.join(lost[:_MOST])}{more}" if lost else error
 
 
-def _lost(member: Member, graph: JobGraph) -> str | None:
-    ended = how_it_ended(member.pid)
+def _lost(member: Member, graph: JobGraph, began: float) -> str | None:
+    ended = how_it_ended(member.pid, began)
     if ended is None:
         if _alive(member.pid):
             return None
