@@ -44,7 +44,7 @@ class JobSettings:
             start_timeout_ms=options.read(configuration, options.SLOT_START_TIMEOUT),
             leave_grace_ms=_leave_grace(cancellation_timeout_ms(configuration)),
             allow_non_restored_state=options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE),
-            max_repeated_failures=_max_repeated_failures(configuration),
+            max_repeated_failures=max_repeated_failures(configuration),
         )
 
 
@@ -55,7 +55,7 @@ def cancellation_timeout_ms(configuration: Configuration) -> float:
     return float(options.read(configuration, options.CANCELLATION_TIMEOUT))
 
 
-def _max_repeated_failures(configuration: Configuration) -> int:
+def max_repeated_failures(configuration: Configuration) -> int:
     """Who has chosen a restart strategy gets what it says, unless both were set."""
     chosen = configuration.contains(options.RESTART_STRATEGY)
     if chosen and not configuration.contains(options.STOP_ON_REPEATED_FAILURE):

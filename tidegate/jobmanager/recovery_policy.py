@@ -40,6 +40,16 @@ class RepeatedFailures:
         self._times[failure.cause] = self._times.get(failure.cause, 0) + 1
         return self._times[failure.cause]
 
+    def given_up(self, failure: FailureInfo, point: CheckpointId | None, most: int) -> GiveUp | None:
+        """Instead of `again`: whether the job is given up for it, which has come `most` times (0: never)."""
+        times = self.again(failure, point)
+        if not 0 < most <= times:
+            return None
+        return GiveUp(
+            f"the same failure has come {times} times, and no checkpoint was completed in between: another restart "
+            f"would end in it too. ({options.STOP_ON_REPEATED_FAILURE.key} = 0 lets the restart strategy go on)"
+        )
+
 
 class RecoveryPolicy:
     """The restart strategy, and above it: what cannot be cured by a restart, and checkpoints that are proved to be
@@ -78,13 +88,7 @@ class RecoveryPolicy:
     def on_known_cause(self, failure: FailureInfo) -> GiveUp | None:
         """Once for each attempt whose cause is known, be it at once or later: whether the job is given up for it."""
         point = self._model.restore_point()
-        times = self._repeated.again(failure, None if point is None else point.checkpoint_id)
-        if not 0 < self._max_repeats <= times:
-            return None
-        return GiveUp(
-            f"the same failure has come {times} times, and no checkpoint was completed in between: another restart "
-            f"would end in it too. ({options.STOP_ON_REPEATED_FAILURE.key} = 0 lets the restart strategy go on)"
-        )
+        return self._repeated.given_up(failure, None if point is None else point.checkpoint_id, self._max_repeats)
 
     def _fall_back(self, refused: CheckpointId, failure: FailureInfo) -> FailureVerdict:
         """Does not use up restarts: it is no failure of the job, and there are only so many points to fall back to."""

@@ -186,9 +186,14 @@ def test_sparks_own_reader_reads_the_state(make_env: MakeEnv, spark: Any, tmp_pa
     env = make_env(2, settings(tmp_path, 1000))
     build(env, tmp_path, 3000, CountPerKey())
     env.execute("counting")
-    read = spark.read.format("statestore").option("operatorId", 1)
-    tasks = read.option("stateVarName", "task").load(str(tmp_path / "location"))
-    buckets = read.option("stateVarName", "buckets").load(str(tmp_path / "location"))
+    reader = spark.newSession()
+    reader.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")  # it looks for format 1 otherwise
+
+    def read(variable: str) -> Any:
+        options = {"operatorId": "0", "stateVarName": variable}  # Spark counts from the end of the query
+        return reader.read.format("statestore").options(**options).load(str(tmp_path / "location"))
+
+    tasks, buckets = read("task"), read("buckets")
     assert tasks.count() == 2  # a blob of each subtask of the second vertex
     assert 1 < buckets.count() <= 50  # of keys
 

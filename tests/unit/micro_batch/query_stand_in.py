@@ -14,8 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.unit.micro_batch.engine import Engine, KilledError
+from tidegate.spark.batch.worker import told
 from tidegate.spark.micro_batch.plan import MicroBatchPlan
 from tidegate.spark.micro_batch.ticks import TICK, _TickReader, read_tick
+from tidegate.taskmanager.failure import describe
+from tidegate.taskmanager.operators.base import attributed
 
 Hook = Callable[[str, int], None]
 """Called at each step of a batch with its name and the batch; what it raises ends the query."""
@@ -98,7 +101,10 @@ class QueryStandIn:
         state = self._location / "state" / str(batch)
         memories = pickle.loads(state.read_bytes()) if state.exists() else self._engine.memories
         self._hook("run", batch)
-        payloads = self._engine.run_tasks(tick, memories)
+        try:
+            payloads = self._engine.run_tasks(tick, memories)
+        except Exception as error:  # as Spark's operator tells it
+            raise told(describe(attributed(error))) from None
         self._left_over.setdefault(batch, []).append(pickle.dumps(memories))
         self._hook("report", batch)
         self._on_batch(Rows(payloads), batch)

@@ -84,12 +84,13 @@ class World:
         self.left_over: dict[int, list[bytes]] = {}  # batch -> the states that its runs have written
         self.spark_settings: dict[str, str] = {}
         self.interval = -1
+        self.control = ""  # the file with what is allowed
 
     def start(self, session: Any, plan: Any, bundle: Any, logs: Any, attempt: int, *rest: Any) -> Any:
-        location, control, self.interval, self.shown_name, on_batch = rest
+        location, self.control, self.interval, self.shown_name, on_batch = rest
         self.queries += 1
         return QueryStandIn(
-            plan, attempt, location, control, on_batch, lambda step, batch: self.hook(step, batch), self.left_over
+            plan, attempt, location, self.control, on_batch, lambda step, batch: self.hook(step, batch), self.left_over
         )
 
     def environment(self, **settings: Any) -> StreamExecutionEnvironment:
@@ -524,6 +525,8 @@ def test_a_batch_that_is_not_the_one_that_was_allowed_is_refused(world: World) -
 
     def hook(step: str, batch: int) -> None:
         if step == "committed" and batch == 2:
+            while json.loads(Path(world.control).read_text())["batch"] != 3:
+                time.sleep(0.01)
             (world.location / "commits" / "0").unlink()  # the stand-in counts: it runs 2 once more
 
     world.hook = hook

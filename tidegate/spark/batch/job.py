@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.ids import AttemptNumber
+from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import restart_strategy_of
@@ -25,6 +25,8 @@ from tidegate.jobmanager.catch_up import RecoveryView, RecoveryWatch
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
+from tidegate.jobmanager.job_settings import max_repeated_failures
+from tidegate.jobmanager.recovery_policy import RepeatedFailures
 from tidegate.jobmanager.restart_strategies import (
     FixedDelay,
     GiveUp,
@@ -66,7 +68,8 @@ _LOST_WORKERS, _LOST_WORKER_DELAY_MS = 3, 100.0
 
 class RetryPolicy:
     """The restart strategy that was set. Without one, workers and executors that are lost are forgiven a few times, as
-    Spark does, and an exception of the user's code ends the job."""
+    Spark does, and an exception of the user's code ends the job. A failure that comes again and again ends it too, when
+    that was set."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configured = options.read(configuration, options.RESTART_STRATEGY) is not None
@@ -75,14 +78,19 @@ class RetryPolicy:
             if self._configured
             else FixedDelay(_LOST_WORKERS, _LOST_WORKER_DELAY_MS)
         )
+        self._most = max_repeated_failures(configuration)
+        self._repeated = RepeatedFailures()
 
-    def on_failure(self, failure: FailureInfo, raised: bool, now_ms: float) -> float | str:
-        """The pause before the next run in ms, or why there is none. `raised`: by a task, rather than a loss."""
+    def on_failure(
+        self, failure: FailureInfo, raised: bool, now_ms: float, reached: CheckpointId | None = None
+    ) -> float | str:
+        """The pause before the next run in ms, or why there is none. `raised`: by a task, rather than a loss.
+        `reached`: what is done by now, and not computed again."""
         if failure.permanent:
             return "a restart could not help"
         if raised and not self._configured:
             return "no restart strategy is set (restart-strategy.type)"
-        decision = self._strategy.on_failure(now_ms)
+        decision = self._repeated.given_up(failure, reached, self._most) or self._strategy.on_failure(now_ms)
         return decision.reason if isinstance(decision, GiveUp) else decision.delay_ms
 
 

@@ -14,20 +14,19 @@ So nothing is visible outside that could be computed again otherwise: functions 
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import logging
 import os
 import shutil
 import tempfile
 import threading
-import time
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, SnapshotError, TidegateError
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
@@ -46,7 +45,6 @@ from tidegate.protocol.instructions import JobEnded
 from tidegate.protocol.messages import FailureInfo, StateReport
 from tidegate.spark.batch.commits import commit_all
 from tidegate.spark.batch.job import RetryPolicy
-from tidegate.spark.batch.remaining_tasks import tasks_are_gone
 from tidegate.spark.batch.worker import failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch.client import MicroBatchJobClient
@@ -59,6 +57,7 @@ from tidegate.spark.micro_batch.query import start_query
 from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.spark.micro_batch.reruns import StageReruns
 from tidegate.spark.micro_batch.savepoints import SavepointRequests, complete_savepoint
+from tidegate.spark.micro_batch.stopping import STOP_S, StoppedQueries
 from tidegate.spark.micro_batch.ticks import Control
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
 from tidegate.spark.spark_page import PATIENCE_S
@@ -75,13 +74,23 @@ log = logging.getLogger("tidegate.micro_batch")
 _LOOK_S = 0.01  # how often the job looks for Spark's commit while one is awaited
 _WATCH_S = 0.1  # and how often whether the query is still there
 _IDLE_S = 0.1  # pause after a batch in which nothing was read
-_STOP_S = 10.0
-_JOBS_AT_WORK = 4  # of Spark, at the most, whose tasks may still run when a query is stopped: those of one batch
 
 
 class BatchRefusedError(Exception):
     """Ends the query. Short: Spark searches the text of an error with a regular expression that overflows its stack
     when the text is long. What has happened is kept here."""
+
+
+class DrainRefusedError(Exception):
+    """A batch that drains the job has no savepoint: it does not count, and is run again without the order."""
+
+    def __init__(self, target: str, why: str) -> None:
+        super().__init__(why)
+        self.target = target
+
+
+class SavepointLostError(TidegateError):
+    """The job is drained, which cannot be taken back, and its savepoint could not be completed."""
 
 
 class MicroBatchJob:
@@ -125,6 +134,8 @@ class MicroBatchJob:
         known = location.known_splits(lambda: first_states(plan.graph, point))
         self._search = SplitSearch(plan.graph, known, self._wake.set)
         self._query: Any = None
+        self._stopped = StoppedQueries(session.sparkContext.statusTracker())
+        self._revoked: frozenset[str] = frozenset()  # see MicroBatchPlan
         self._started = threading.Event()  # `_query` is that of this attempt
         self._reruns = StageReruns(session.sparkContext.statusTracker(), session.sparkContext.getConf())
         # Between the thread that `_on_batch` comes on and the job's own: set by the first, taken by the second.
@@ -233,7 +244,10 @@ class MicroBatchJob:
                 if following:
                     self._batches.restored(following - 1, self._clock.now_ms())
                 return self._run_query(following), ""
-            except (LocationError, ConfigurationError) as error:
+            except DrainRefusedError as error:
+                self._revoke(error)
+                continue
+            except (LocationError, ConfigurationError, SavepointLostError) as error:
                 failure, raised = FailureInfo(summary=str(error), permanent=True), True
             except Exception as error:
                 if self._cancelled.is_set():
@@ -246,7 +260,8 @@ class MicroBatchJob:
                     failure = FailureInfo(summary=summarize(error)) if told is None else told
                 raised = told is not None
             self._record(failure)
-            verdict = self._policy.on_failure(failure, raised, self._clock.now_ms())
+            reached = CheckpointId(self._location.next_batch)
+            verdict = self._policy.on_failure(failure, raised, self._clock.now_ms(), reached)
             self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
             if isinstance(verdict, str):
                 return False, verdict
@@ -259,6 +274,15 @@ class MicroBatchJob:
             self._changed(JobStatus.RUNNING)
         return False, ""
 
+    def _revoke(self, error: DrainRefusedError) -> None:
+        """No failure of the job: it goes on from the batch before, as if nothing had been asked for."""
+        self._revoked |= {error.target}
+        self._savepoints.failed(SnapshotError(str(error)), error.target)
+        log.warning("job %s goes on: it was to be drained, and %s", self._graph.name, error)
+        self._changed(JobStatus.RESTARTING)
+        self._attempt += 1
+        self._changed(JobStatus.RUNNING)
+
     def _commit_left_over(self) -> None:
         """What a batch before this attempt had prepared, and Spark has committed."""
         for batch, left in self._location.to_commit():
@@ -270,12 +294,13 @@ class MicroBatchJob:
     def _run_query(self, following: int) -> bool:
         """True: the job has come to its end. Raises when the query has failed."""
         self._reported, self._batch_error = None, None
+        self._stopped.check()
         self._allow(following, first=True)
         attempt, self._query_attempt = self._attempt, self._location.begin_attempt()
         self._started.clear()
         self._query = start_query(
             self._session,
-            self._plan,
+            dataclasses.replace(self._plan, revoked=self._revoked),
             self._bundle,
             self._logs,
             self._query_attempt,
@@ -301,7 +326,7 @@ class MicroBatchJob:
                 self._check_reported()
             return False
         finally:
-            self._stop_query()
+            self._stopped.stop(self._query)
 
     def _shown_name(self) -> str:
         """What Spark's page calls the query. That shows it in some places as HTML and in others as text: no link."""
@@ -328,18 +353,6 @@ class MicroBatchJob:
         found = self._query.exception()
         return RuntimeError("the streaming query has ended") if found is None else found
 
-    def _stop_query(self) -> None:
-        with contextlib.suppress(Exception):  # the session is gone, and the query with it
-            self._query.stop()
-            self._query.awaitTermination(_STOP_S)
-            self._wait_for_tasks(str(self._query.runId))
-
-    def _wait_for_tasks(self, group: str) -> None:
-        """One that is late would write its state over that of the next attempt."""
-        tracker, deadline = self._session.sparkContext.statusTracker(), self._clock.now_ms() + _STOP_S * 1000
-        while not tasks_are_gone(tracker, group, _JOBS_AT_WORK) and self._clock.now_ms() < deadline:
-            time.sleep(_LOOK_S)
-
     def _allow(self, batch: int, first: bool = False) -> None:
         """`first`: of this attempt. Spark may run it with the order that it had before; questions wait for the next."""
         request, looks = self._savepoints.take(), [] if first else self._looks.take()
@@ -360,12 +373,14 @@ class MicroBatchJob:
             self._check_current(attempt)
             self._check_number(batch)
             payloads = [bytes(row.payload) for row in rows.collect()]
-            self._started.wait(_STOP_S)
+            self._started.wait(STOP_S)
             self._reruns.check(str(self._query.runId))
             report = BatchReport.read(batch, payloads, self._tasks)
             self._check_current(attempt)
             self._location.check()
             self._check_state(report)
+            if report.drain and (why := report.savepoint_error()):
+                raise DrainRefusedError(report.savepoint, f"no savepoint was taken: {why}")
             self._location.prepared(batch, Prepared(report.committables(), report.taken(), self._query_attempt))
             self._reported = report
         except BaseException as error:
@@ -438,20 +453,30 @@ class MicroBatchJob:
         return report.ended or stopped or (self._available_now and all_read)
 
     def _finish_savepoint(self, report: BatchReport) -> bool:
-        """True: the job ends with it."""
+        """True: the job ends with it. One of a driver that is dead is nobody's any more, unless the job was drained for
+        it."""
         request = self._savepoints.under_way
-        if request is None or report.savepoint != request.target:
+        target = report.savepoint
+        asked_for = request is not None and request.target == target
+        if not asked_for and not report.drain:
             return False
         permissions = self._savepoints.permissions
         try:
-            complete_savepoint(
-                request.target, permissions, self._graph, report, self._clock.now_ms(), self._search.states
-            )
+            complete_savepoint(target, permissions, self._graph, report, self._clock.now_ms(), self._search.states)
         except Exception as error:
-            self._savepoints.failed(error)
+            if asked_for:
+                self._savepoints.failed(error)
+            if report.drain:
+                raise SavepointLostError(
+                    f"the job was drained, and its savepoint {target} could not be completed: {error}. Everything that "
+                    "was read is committed; the job cannot go on after a drain"
+                ) from error
             return False
-        self._savepoints.done()
-        return request.stop
+        if asked_for:
+            self._savepoints.done()
+        else:
+            log.warning("job %s ends with savepoint %s, as was asked of its driver before", self._graph.name, target)
+        return report.drain or (request is not None and request.stop)
 
     # ------------------------------------------------------------ what is shown
     def _record(self, failure: FailureInfo) -> None:

@@ -55,6 +55,13 @@ class MicroBatchPlan:
     places: dict[tuple[int, int], int]  # (vertex, subtask) -> see `places`
     start: StartState | None = None  # what the first batch begins with
     prints_on_driver: bool = False  # what print sinks write is part of the report
+    revoked: frozenset[str] = frozenset()  # savepoints that are not to be taken, whatever an order says
+
+    def in_force(self, tick: Tick) -> Tick:
+        """What is left of an order. It is in Spark's log, and cannot be changed there."""
+        if tick.savepoint not in self.revoked:
+            return tick
+        return msgspec.structs.replace(tick, savepoint="", drain=False)
 
     def buckets_per_group(self, vertex: JobVertex) -> int:
         return -(-self.limits.buckets // vertex.max_parallelism)

@@ -24,6 +24,9 @@ _SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # What a run of a batch writes has an id of its own, which the commit of the batch names: a task of another run
+    # that is late overwrites nothing. Spark goes on with format 1 in locations that were begun so.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",  # rows are large: see `exchange`
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.adaptive.enabled": "false",

@@ -47,6 +47,7 @@ class TaskReport:
     states: tuple[StateReport, ...] = ()  # its keyed states, with their sizes
     answers: tuple[tuple[str, StateResult], ...] = ()  # by the number of the question
     savepoint: str = ""  # the folder that its part of a savepoint is in, or should be
+    drain: bool = False  # the sources were told to end with it
     snapshot: bytes = b""  # msgpack of a TaskSnapshot: that part
     savepoint_error: str = ""  # why it could not write its part
     begun_with: int | None = None  # the attempt that has written the state that it has taken up
@@ -116,6 +117,11 @@ class BatchReport:
         """The folder of the savepoint that was ordered for this batch, "" without one. It may be an order of a driver
         that is dead: Spark runs a batch again with the order that it had."""
         return next((t.savepoint for t in self.tasks if t.savepoint), "")
+
+    @property
+    def drain(self) -> bool:
+        """The job ends with that savepoint: there is nothing left to go on with."""
+        return any(task.drain for task in self.tasks)
 
     def savepoint_error(self) -> str:
         return next((t.savepoint_error for t in self.tasks if t.savepoint_error), "")

@@ -85,7 +85,10 @@ class SavepointRequests:
         if request is not None:
             request.future.complete(request.target)
 
-    def failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException, target: str | None = None) -> None:
+        """`target`: nothing if it is another one that is under way."""
+        if target is not None and (self._under_way is None or self._under_way.target != target):
+            return
         request, self._under_way = self._under_way, None
         if request is not None:
             request.future.complete_exceptionally(error)

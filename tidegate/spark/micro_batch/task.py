@@ -109,7 +109,7 @@ class MicroBatchTask:
         self._graph = plan.graph
         self._vertex: JobVertex = plan.graph.vertices[vertex]
         self._subtask = SubtaskIndex(subtask)
-        self._tick = tick
+        self._tick = plan.in_force(tick)
         self._memory = memory
         self._attempt = AttemptNumber(attempt)
         self._attempt_id = attempt_id
@@ -391,6 +391,7 @@ class MicroBatchTask:
             states=() if figures is None else tuple(self._counted(reads, figures)),
             answers=answers,
             savepoint=tick.savepoint,
+            drain=tick.drain,
             snapshot=snapshot,
             savepoint_error=error,
             begun_with=None if own is None or ended_before else own.attempt,
