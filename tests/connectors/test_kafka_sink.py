@@ -305,6 +305,17 @@ def test_of_jobs_that_start_at_the_same_time_with_one_prefix_one_does(broker: Br
         sink.job_refused()
 
 
+def test_a_program_that_ends_gives_its_prefix_back(broker: Broker, topic: str) -> None:
+    """Otherwise the next run of it would have to wait until the membership has run out."""
+    program = f"""
+        from tests.connectors.kafka_kit import *
+        broker = type("Broker", (), {{"bootstrap_servers": "{broker.bootstrap_servers}"}})()
+        builder(broker, "{topic}").set_transactional_id_prefix("{topic}-p").build().check_start(1)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+    assert client(broker).members(f"{topic}-p-tidegate-owner") == []
+
+
 def test_a_job_leaves_those_alone_whose_prefix_begins_with_its_own(broker: Broker, topic: str) -> None:
     other = open_writer(builder(broker, topic).set_transactional_id_prefix(f"{topic}-0").build(), job_id="other")
     write(other, ["of the other"])

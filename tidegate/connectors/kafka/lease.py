@@ -12,6 +12,7 @@ touches anything: a driver that was frozen for longer than its membership lasts 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import random
@@ -29,6 +30,7 @@ from tidegate.connectors.kafka.transactions import OF_PRODUCERS, TransactionClie
 _SESSION_MS = 6000  # the least that brokers allow unless they are told otherwise
 _SECONDS = 15.0
 _JOIN_SECONDS = 30.0
+_LEAVE_SECONDS = 5.0  # a broker that is away is not waited for: the membership ends by itself
 _POLL_SECONDS = 0.2
 
 
@@ -126,6 +128,7 @@ class PrefixLease:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._hold, name="tidegate-kafka-prefix", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
 
     def _hold(self) -> None:
         """A member that does not poll is taken for dead after a while, and holds up the others who join."""
@@ -135,12 +138,16 @@ class PrefixLease:
             with contextlib.suppress(KafkaException):
                 self._member.poll(_POLL_SECONDS)
         self._member.close()
+        atexit.unregister(self.close)
+
+    def end(self) -> None:
+        """Have the prefix given back, soon. A program that ends meanwhile waits for that, within bounds."""
+        self._closed.set()
 
     def close(self) -> None:
-        """Gives the prefix back. May be called twice."""
-        self._closed.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_SECONDS)
+        """Give the prefix back. May be called twice."""
+        self.end()
+        self._thread.join(_LEAVE_SECONDS)
 
 
 def _take_nothing(member: Any, partitions: Any) -> None:

@@ -148,7 +148,7 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
     def job_started(self, client: JobClient) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            client.get_job_execution_result().add_done_callback(lambda _: lease.close())
+            client.get_job_execution_result().add_done_callback(lambda _: lease.end())
 
     def job_refused(self) -> None:
         lease, self._lease = self._lease, None
