@@ -90,9 +90,11 @@ def running_jobs() -> list[JobRecord]:
 
 
 def is_alive(pid: int, start: str) -> bool:
+    if pid <= 0:
+        return False  # not the id of a process: groups of them have such
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True  # there, but another user's

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from tidegate.common import options
+from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import ConfigurationError, InternalError, TidegateError
 from tidegate.common.ids import OperatorId
 from tidegate.spark.micro_batch.report import TakenSplits
@@ -209,7 +210,7 @@ class CheckpointLocation:
                 found = msgspec.json.decode(file.read(), type=_JobFile)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise LocationError(f"{self._job_path} cannot be read: {error}") from error
         if found.format != _FORMAT:
             raise ConfigurationError(
