@@ -7,17 +7,19 @@ it is found again only by decompressing what lies before it.
 from __future__ import annotations
 
 import codecs
+import io
 from typing import Any, BinaryIO
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.typeinfo import Types
 from tidegate.contracts.file_formats import FileFormat, FileRecordReader, InputFile, InputFileError, input_errors
+from tidegate.formats.hadoop_snappy import HadoopSnappyReader
 
 CHUNK = 1 << 20  # bytes that one call reads; a multiple of 4, so that wide characters are never cut
 MAX_LINE = 256 << 20
 _ARROW_CODECS = {".zst": "zstd", ".zstd": "zstd", ".lz4": "lz4"}
-_COMPRESSED = (".gz", ".gzip", ".bz2", ".xz", *_ARROW_CODECS)
-_UNREADABLE = (".snappy", ".sz", ".lzo", ".deflate", ".br", ".7z", ".zip")
+_COMPRESSED = (".gz", ".gzip", ".bz2", ".xz", ".snappy", *_ARROW_CODECS)
+_UNREADABLE = (".sz", ".lzo", ".deflate", ".br", ".7z", ".zip")
 
 
 def is_compressed(path: str) -> bool:
@@ -58,7 +60,7 @@ def open_text(file: InputFile) -> BinaryIO:
     if path.endswith(_UNREADABLE):
         raise InputFileError(
             f"{file.path}: text that is compressed as '{path[path.rindex('.') :]}' cannot be read; compress it with "
-            "gzip, bzip2, xz, zstd or lz4, or leave the file out by its name"
+            "gzip, bzip2, xz, zstd, lz4 or snappy (as Hadoop does), or leave the file out by its name"
         )
     raw = file.open()
     opened: Any = raw
@@ -74,6 +76,8 @@ def open_text(file: InputFile) -> BinaryIO:
         import lzma
 
         opened = lzma.LZMAFile(raw)  # noqa: SIM115 (closed by the cursor)
+    elif path.endswith(".snappy"):
+        opened = io.BufferedReader(HadoopSnappyReader(raw), CHUNK)
     elif (codec := _ARROW_CODECS.get(path[path.rfind(".") :])) is not None:
         import pyarrow as pa
 

@@ -225,6 +225,34 @@ def test_a_line_that_is_not_as_wide_as_its_header_is_bad(tmp_path: Path) -> None
         read_all(source_of(CsvReaderFormat.for_schema(simple().set_use_header().build()), path))
 
 
+def hadoop_snappy(data: bytes) -> bytes:
+    """Blocks of 10,000 bytes, each in parts of 4,000; an empty block between them."""
+    import pyarrow as pa
+
+    made = b""
+    for block in (data[i : i + 10_000] for i in range(0, len(data), 10_000)):
+        made += len(block).to_bytes(4, "big")
+        for part in (block[i : i + 4_000] for i in range(0, len(block), 4_000)):
+            packed = pa.compress(part, codec="snappy", asbytes=True)
+            made += len(packed).to_bytes(4, "big") + packed
+        made += bytes(4)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (hadoop_snappy(b"line\n" * 3000)[:-100], "ends in the middle of a block"),
+        (b"\xff\x06\x00\x00sNaPpY", "not compressed by Hadoop's SnappyCodec"),
+        (b"\x00\x00\x00\x05\x00\x00\x00\x02\x7f\x00", "not compressed by Hadoop's SnappyCodec"),
+    ],
+)
+def test_what_is_no_whole_file_of_hadoops_snappy_is_told(tmp_path: Path, content: bytes, told: str) -> None:
+    (tmp_path / "a.snappy").write_bytes(content)
+    with pytest.raises(InputFileError, match=told):
+        read_all(source_of(StreamFormat.text_line_format(), tmp_path / "a.snappy"))
+
+
 def test_text_is_decompressed_as_its_name_says(tmp_path: Path) -> None:
     import pyarrow as pa
 
@@ -235,15 +263,16 @@ def test_text_is_decompressed_as_its_name_says(tmp_path: Path) -> None:
         "xz": lzma.compress(data),
         "zst": pa.compress(data, codec="zstd", asbytes=True),
         "lz4": pa.compress(data, codec="lz4", asbytes=True),
+        "snappy": hadoop_snappy(data),
     }
     for ending, content in packed.items():
         path = tmp_path / f"a.txt.{ending}"
         path.write_bytes(content)
         source = source_of(StreamFormat.text_line_format(), path)
         assert read_all(source) == [f"line {i}" for i in range(3000)], ending
-    unreadable = tmp_path / "a.txt.snappy"
+    unreadable = tmp_path / "a.txt.sz"
     unreadable.write_bytes(data)
-    with pytest.raises(InputFileError, match=r"compressed as '.snappy' cannot be read; compress it with gzip"):
+    with pytest.raises(InputFileError, match=r"compressed as '.sz' cannot be read; compress it with gzip"):
         read_all(source_of(StreamFormat.text_line_format(), unreadable))
 
 
