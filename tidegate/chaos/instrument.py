@@ -35,15 +35,24 @@ class InjectedFault(Exception):
 
 
 class ChaosInstrument(Instrument):
-    """`heartbeat_timeout_s` is the job's, `targets` the ids of the operators in which exceptions may be raised."""
+    """`heartbeat_timeout_s` is the job's, `targets` the ids of the operators in which exceptions may be raised, `clock`
+    one in seconds that does not jump."""
 
     _of_this_worker: ClassVar[ChaosInstrument | None] = None  # the latest: Spark uses a process again
 
-    def __init__(self, segment: Segment, slots: int, heartbeat_timeout_s: float, targets: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        slots: int,
+        heartbeat_timeout_s: float,
+        targets: tuple[str, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._segment = segment
         self._slots = slots
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._targets = targets
+        self._clock = clock
         self._slot = SlotIndex(-1)
         self._attempt = AttemptNumber(-1)
         self._faults: list[WorkerFault] = []  # of this worker in this attempt
@@ -56,13 +65,14 @@ class ChaosInstrument(Instrument):
         segment = self._segment
         draw = random.Random(f"{segment.seed}/{segment.number}/storage")
         if "storage" in segment.kinds and segment.faults_left > 0 and draw.random() < 0.5:
-            begins = time.monotonic() + 5.0 + draw.expovariate(1 / segment.every_s)
+            begins = self._clock() + 5.0 + draw.expovariate(1 / segment.every_s)
             way = draw.choice(WAYS)
             bad_time = BadTime(
                 begins,
                 begins + draw.uniform(0.5, 2.0),
                 way,
                 lambda: note_fault(segment.folder, "storage", where="driver", detail=f"metadata: storage {way}"),
+                clock=self._clock,
             )
         kept: Any = ChaosStorage(storage, bad_time)
         return kept  # type: ignore[no-any-return]
@@ -71,7 +81,7 @@ class ChaosInstrument(Instrument):
     def slot_started(self, slot: SlotIndex, attempt: AttemptNumber, addresses: Sequence[str]) -> None:
         self._slot, self._attempt = slot, attempt
         self._ports = {int(port) for _, _, port in (a.rpartition(":") for a in addresses) if port.isdigit()}
-        self._began = time.monotonic()
+        self._began = self._clock()
         self._faults = [f for f in worker_faults(self._segment, attempt, self._slots) if f.slot == slot]
         ChaosInstrument._of_this_worker = self
         for fault in self._faults:
@@ -91,7 +101,7 @@ class ChaosInstrument(Instrument):
     def operator_made(self, operator: Operator) -> None:
         rate = self._segment.rates.get(operator.node.operator_id)
         if rate is not None and isinstance(operator, SourceOperator):
-            slow_down(operator, rate)
+            slow_down(operator, rate, self._clock)
         if isinstance(operator, FunctionOperator) and not self._segment.kinds:
             watch_attributes(operator, self._segment.folder)
         spec = operator.node.spec
@@ -137,7 +147,7 @@ class ChaosInstrument(Instrument):
 
         def failing(process: Callable[[RecordBatch], None]) -> Callable[[RecordBatch], None]:
             def watched(batch: RecordBatch) -> None:
-                if time.monotonic() < due:
+                if self._clock() < due:
                     process(batch)
                     return
                 before = int(fault.choice * 7919) % max(1, len(batch))
@@ -151,7 +161,7 @@ class ChaosInstrument(Instrument):
             poll = operator.poll
 
             def watched_poll(max_records: int, now_ms: float) -> int:
-                if time.monotonic() >= due:
+                if self._clock() >= due:
                     raise error()
                 return poll(max_records, now_ms)
 
@@ -172,7 +182,7 @@ class ChaosInstrument(Instrument):
 
     def _bad_time(self, fault: WorkerFault, way: str, detail: str) -> BadTime:
         begins = self._began + fault.after_s
-        return BadTime(begins, begins + fault.length, way, lambda: self._note(fault, detail))
+        return BadTime(begins, begins + fault.length, way, lambda: self._note(fault, detail), clock=self._clock)
 
     def _note(self, fault: WorkerFault, detail: str) -> None:
         note_fault(self._segment.folder, fault.kind, where=f"slot {self._slot}", attempt=self._attempt, detail=detail)
@@ -193,13 +203,13 @@ class FailingCommits(Committer[Any]):
         self._committer.close()
 
 
-def slow_down(source: SourceOperator, rate: float) -> None:
+def slow_down(source: SourceOperator, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
     """At most `rate` records a second from now on, in small batches."""
     poll = source.poll
-    state = {"tokens": _LEAST_TOKENS, "at": time.monotonic()}
+    state = {"tokens": _LEAST_TOKENS, "at": clock()}
 
     def slowed(max_records: int, now_ms: float) -> int:
-        now = time.monotonic()
+        now = clock()
         tokens = min(state["tokens"] + (now - state["at"]) * rate, max(_LEAST_TOKENS, rate / 5))
         state["at"] = now
         if tokens < _LEAST_TOKENS:

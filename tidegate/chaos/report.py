@@ -28,7 +28,7 @@ class Report:
     @property
     def comparable(self) -> bool:
         """Whether rounds can be judged: by the user's command, or by what they have in common with the undisturbed."""
-        return self.deterministic or self.wishes.verify is not None
+        return self.expected.ended and (self.deterministic or self.wishes.verify is not None)
 
     @property
     def held(self) -> bool:
@@ -42,7 +42,10 @@ class Report:
     def findings(self) -> list[str]:
         """What the user may want to change, the weightiest first."""
         found: list[str] = []
-        if not self.comparable:
+        failed = self.expected.failed_job
+        if failed is not None:
+            found.append(f"the job fails without any fault: {failed.failures[-1].summary}")
+        elif not self.comparable:
             found.append("two runs without any fault differ, so no round can be held against them")
         elif not self.deterministic:
             found.append("two runs without any fault differ: what the command says decides, and nothing else")
@@ -76,6 +79,8 @@ def text(report: Report) -> Iterator[str]:
     yield ""
     if report.held:
         yield f"HELD: the guarantee held in all {numbers.rounds} rounds under {numbers.faults.total()} faults."
+    elif not report.expected.ended:
+        yield "FAILS BY ITSELF: the program does not come to its end without any fault, so there is nothing to compare."
     elif not report.comparable:
         yield "NOT DETERMINISTIC: make the output of the program the same in every run, or use --keep-sinks --verify."
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -17,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.chaos.child import NOT_FOR_CHAOS
+from tidegate.chaos.process_groups import ProcessGroups
 from tidegate.chaos.recording import totals
 from tidegate.chaos.rewriting import ChaosError
 from tidegate.chaos.segment import FOLDER, VARIABLE, Segment, SegmentResult, faults_of, problem_of, read_result
@@ -26,6 +26,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 
 _MOST_SEGMENTS = 20  # of a round: then its driver is left alone
+_FIRST = "undisturbed 1"
 _SHOWN_OUTPUT = 2000  # characters of what the program printed, when it has failed
 
 
@@ -46,6 +47,12 @@ class Run:
     def ended(self) -> bool:
         return self.problem is None
 
+    @property
+    def failed_job(self) -> SegmentResult | None:
+        """The job that has ended as failed, and why."""
+        last = self.segments[-1] if self.segments else None
+        return last if last is not None and last.status == JobStatus.FAILED.name and last.failures else None
+
 
 class Rounds:
     """`undisturbed` (or `measured`) first, then `disturbed`. Raises ChaosError when the program cannot be put under
@@ -61,12 +68,16 @@ class Rounds:
         self._longest_s = 0.0  # of the undisturbed runs
 
     def undisturbed(self) -> list[Run]:
-        """Two runs that ought to be equal. The first is measured, the second is slowed down as all others are."""
-        return [self.measured(), self._undisturbed("undisturbed 2")]
+        """Two runs that ought to be equal. The first is measured, the second is slowed down as all others are. One
+        alone when its job has failed: then the program fails by itself."""
+        first = self.measured()
+        return [first, self._undisturbed("undisturbed 2")] if first.ended else [first]
 
     def measured(self) -> Run:
         """The first of them alone: for a program that is known to give the same in every run."""
-        first = self._undisturbed("undisturbed 1")
+        first = self._undisturbed(_FIRST)
+        if not first.ended:
+            return first
         if self._duration_s is not None:
             self._limits = measured_limits(first.folder)
             self._duration_s = None
@@ -75,6 +86,8 @@ class Rounds:
 
     def _undisturbed(self, name: str) -> Run:
         run = self._run(name, Segment(folder="", order_by=self._wishes.order_by), 3600.0)
+        if run.failed_job is not None and name == _FIRST:
+            return run
         if run.problem is not None:
             raise ChaosError(f"the program does not run undisturbed: {run.problem}")
         if run.verified is not None:
@@ -135,27 +148,29 @@ class Rounds:
         }
         segment = _with(segment, changes)
         os.makedirs(segment.leases)
-        while True:
-            code, output = self._start(segment, began + seconds - time.monotonic())
-            result = read_result(folder, segment.number)
-            run.faults = list(faults_of(folder))
-            if result is not None:
-                run.segments.append(result)
-            if code == NOT_FOR_CHAOS:
-                raise ChaosError(problem_of(folder) or "the program cannot be put under chaos")
-            if code is None:
-                run.problem = (
-                    f"it did not end within {seconds:.0f} s (a run without faults took {self._longest_s:.0f} s)"
-                    + (f"; its last failure: {result.failures[-1].summary}" if result and result.failures else "")
-                )
-                break
-            again = self._next_segment(segment, result, code, draw, len(run.faults))
-            if again is None:
-                finished = result is not None and result.status == "FINISHED"
-                if not finished or (code != 0 and not segment.kinds):
-                    run.problem = _why(code, result, output)
-                break
-            segment = again
+        # The workers of a driver that was killed leave by themselves: the next driver may meet them.
+        with ProcessGroups() as processes:
+            while True:
+                code, output = self._start(processes, segment, began + seconds - time.monotonic())
+                result = read_result(folder, segment.number)
+                run.faults = list(faults_of(folder))
+                if result is not None:
+                    run.segments.append(result)
+                if code == NOT_FOR_CHAOS:
+                    raise ChaosError(problem_of(folder) or "the program cannot be put under chaos")
+                if code is None:
+                    run.problem = (
+                        f"it did not end within {seconds:.0f} s (a run without faults took {self._longest_s:.0f} s)"
+                        + (f"; its last failure: {result.failures[-1].summary}" if result and result.failures else "")
+                    )
+                    break
+                again = self._next_segment(segment, result, code, draw, len(run.faults))
+                if again is None:
+                    finished = result is not None and result.status == "FINISHED"
+                    if not finished or (code != 0 and not segment.kinds):
+                        run.problem = _why(code, result, output)
+                    break
+                segment = again
         run.seconds = time.monotonic() - began
         if run.problem is None and wishes.verify is not None:
             run.verified = _verify(wishes.verify, folder)
@@ -186,24 +201,12 @@ class Rounds:
             }
         return _with(segment, changes)
 
-    def _start(self, segment: Segment, seconds: float) -> tuple[int | None, str]:
+    def _start(self, processes: ProcessGroups, segment: Segment, seconds: float) -> tuple[int | None, str]:
         """The exit code (None: it had to be killed) and what the program has printed last."""
         log = Path(segment.folder) / f"output-{segment.number}.log"
         environment = {**os.environ, VARIABLE: str(segment.write()), FOLDER: segment.folder}
         command = [sys.executable, "-m", "tidegate.chaos.child", self._wishes.program, *self._wishes.arguments]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            try:
-                code: int | None = process.wait(max(1.0, seconds))
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                # Also after a driver that was killed: its JVM and workers would leave by themselves, but not at once.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        code = processes.run(command, environment, log, max(1.0, seconds))
         return code, log.read_text(errors="replace")[-_SHOWN_OUTPUT:]
 
 

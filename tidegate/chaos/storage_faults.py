@@ -21,23 +21,25 @@ _SLOW_S = 0.3
 
 @dataclass
 class BadTime:
-    """From `begins` to `ends` (of the monotonic clock) whatever is written goes wrong in one way."""
+    """From `begins` to `ends` (of `clock`, in seconds) whatever is written goes wrong in one way."""
 
     begins: float
     ends: float
     way: str
     told: Callable[[], None]  # when it strikes for the first time
     struck: bool = False
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def strike(self) -> None:
         """Before a write."""
-        if not self.begins <= time.monotonic() < self.ends:
+        if not self.begins <= self.clock() < self.ends:
             return
         if not self.struck:
             self.struck = True
             self.told()
         if self.way == "is slow":
-            time.sleep(_SLOW_S)
+            self.sleep(_SLOW_S)
         elif self.way == "is full":
             error = OSError(errno.ENOSPC, "No space left on device (tidegate chaos)")
             raise StorageUnavailableError(str(error)) from error

@@ -44,7 +44,7 @@ def check() -> None:
 def run() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
-    keys = DataGeneratorSource(lambda i: f"k{i % 7}", None, rate_per_second=500.0)
+    keys = DataGeneratorSource(lambda i: f"k{i % 7}", None, records_per_second=500.0)
     counted = env.from_source(keys, WatermarkStrategy.no_watermarks(), "keys").key_by(lambda key: key)
     files = FileSink.for_row_format(str(OUT), Encoder.simple_string_encoder())
     files.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())

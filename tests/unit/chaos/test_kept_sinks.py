@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.chaos.kit import run_in_process
 from tidegate.chaos.comparison import Verdict, compare
+from tidegate.chaos.process_groups import ProcessGroups
 from tidegate.chaos.report import Report, text
 from tidegate.chaos.rewriting import ChaosError
 from tidegate.chaos.rounds import Rounds, Run
@@ -97,7 +98,7 @@ def test_a_round_that_did_not_end_does_not_hold_whatever_the_command_says() -> N
 class WithoutPrograms(Rounds):
     """Whose jobs finish at once."""
 
-    def _start(self, segment: Segment, seconds: float) -> tuple[int | None, str]:
+    def _start(self, processes: ProcessGroups, segment: Segment, seconds: float) -> tuple[int | None, str]:
         result = SegmentResult(
             job_id="x", operators=(), notes=(), status="FINISHED", statuses=(("RUNNING", 0.0),), ended_ms=1e6
         )

@@ -12,7 +12,10 @@ import pytest
 from tests.unit.chaos.kit import run_in_process
 from tidegate.chaos.comparison import Verdict, compare, ordered_sinks
 from tidegate.chaos.report import Report, text
+from tidegate.chaos.rounds import Rounds
+from tidegate.chaos.segment import FailureSeen, OperatorSeen, Segment, SegmentResult, write_result
 from tidegate.chaos.wishes import Wishes
+from tidegate.cli.main import main
 from tidegate.common import Types
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.contracts.connectors import Sink, SinkContext, SinkWriter, Source, SourceContext, SourceSplit, SplitReader
@@ -156,6 +159,30 @@ def test_state_that_is_changed_without_update_ends_the_first_run_with_its_name(t
 
     with pytest.raises(AssertionError, match=r"MutationError: state 'items' of operator 'baskets', key"):
         run_in_process(tmp_path / "undisturbed 1", build)
+
+
+def test_a_job_that_fails_by_itself_gets_a_report_that_names_who_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one does whose state is changed without `update`: not only a sentence that chaos cannot begin."""
+    said = "MutationError: state 'items' of operator 'baskets', key 'k0': was changed in place"
+
+    def fails(self: Rounds, processes: Any, segment: Segment, seconds: float) -> tuple[int, str]:
+        failure = FailureSeen(attempt=0, at_ms=1.0, summary=said)
+        sink = OperatorSeen(operator_id="s", name="Sink", kind="sink", inputs=(), guarantee="exactly once")
+        result = SegmentResult(job_id="x", operators=(sink,), notes=(), status="FAILED", failures=(failure,))
+        write_result(segment.folder, segment.number, result)
+        return 1, "Traceback"
+
+    monkeypatch.setattr(Rounds, "_start", fails)
+    page = tmp_path / "report.html"
+    program = tmp_path / "job.py"
+    program.touch()
+    assert main(["chaos", "--report", str(page), str(program)]) == 1
+    shown = capsys.readouterr().out
+    assert f"finding: the job fails without any fault: {said}" in shown
+    assert "FAILS BY ITSELF" in shown
+    assert "baskets" in page.read_text()
 
 
 def test_a_program_that_fails_by_itself_is_not_started_again_for_ever(tmp_path: Path) -> None:
