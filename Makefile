@@ -7,7 +7,7 @@ JOBS ?= 2
 FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test test-matrix lint format typecheck unit bench bench-peers notebook soak soak-kills soak-connectors fuzz kafka postgres lock docs api-report clean
+.PHONY: help setup demo test test-matrix lint format typecheck unit bench bench-peers notebook soak soak-kills soak-ha soak-connectors fuzz kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -63,6 +63,9 @@ soak: setup  ## simulate failures until stopped
 
 soak-kills: setup  ## put jobs of all kinds under real kills, freezes, cuts and killed drivers, until stopped
 	$(PY) -m tests.spark.soak_kills
+
+soak-ha: setup  ## kill supervised drivers on every kind of store, and try `tidegate chaos` on whole programs
+	$(PY) -m pytest -q tests/spark/test_supervised_drivers.py tests/spark/test_high_availability.py tests/spark/test_chaos.py
 
 soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
 	$(PY) -m tests.connectors.soak

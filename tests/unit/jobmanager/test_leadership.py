@@ -23,7 +23,14 @@ from tidegate.jobmanager.leadership import leadership as leadership_module
 from tidegate.jobmanager.leadership import settings
 from tidegate.jobmanager.leadership.ended_job import EndedJobClient
 from tidegate.jobmanager.leadership.fence import without_effect
-from tidegate.jobmanager.leadership.job_record import RECORD_VERSION, GraphOutline, JobRecord, SnapshotPointer, encode
+from tidegate.jobmanager.leadership.job_record import (
+    RECORD_VERSION,
+    GraphOutline,
+    JobRecord,
+    OperatorOutline,
+    SnapshotPointer,
+    encode,
+)
 from tidegate.jobmanager.leadership.leadership import JobHasEndedError, Leadership
 from tidegate.jobmanager.leadership.record_claim import CheckpointCompleted, SavepointCompleted
 from tidegate.jobmanager.leadership.settings import HighAvailability
@@ -347,6 +354,17 @@ def test_a_standby_with_another_graph_hears_at_once_what_differs(tmp_path: Path)
     with pytest.raises(ConfigurationError, match=r"operator 'another' is new; operator 'count' is missing"):
         leader(tmp_path, chain_of("another"), standby=True)
     first.close()
+
+
+def test_operators_that_are_connected_in_another_way_are_named() -> None:
+    operators = tuple(OperatorOutline(operator_id=i, name=f"operator {i}", parallelism=1) for i in "abc")
+    one = GraphOutline(operators=operators, edges=("a->b:0", "b->c:0"))
+    other = GraphOutline(operators=operators, edges=("a->b:0", "a/late->c:1"))
+    assert one.differences(one) == []
+    assert one.differences(other) == [
+        "the connection from 'operator a', side output 'late' to 'operator c', input 1, is new",
+        "the connection from 'operator b' to 'operator c', input 0, is missing",
+    ]
 
 
 def test_a_record_of_a_newer_version(tmp_path: Path) -> None:

@@ -55,9 +55,21 @@ class GraphOutline(msgspec.Struct, frozen=True, kw_only=True):
                 found.append(f"operator '{mine[i].name}' {text}")
             elif mine[i].name != theirs[i].name:
                 found.append(f"operator '{mine[i].name}' is called '{theirs[i].name}'")
-        if not found and self.edges != other.edges:
-            found.append("its operators are connected in another way")
-        return sorted(found)
+        return sorted(found) or self._other_edges(other)
+
+    def _other_edges(self, other: GraphOutline) -> list[str]:
+        """Of the same operators: which of them are connected in another way."""
+        names = {operator.operator_id: operator.name for operator in self.operators}
+
+        def told(key: str) -> str:
+            source, _, rest = key.partition("->")
+            source, _, tag = source.partition("/")
+            target, _, entry = rest.partition(":")
+            side = f", side output '{tag}'" if tag else ""
+            return f"from '{names.get(source, source)}'{side} to '{names.get(target, target)}', input {entry},"
+
+        found = [f"the connection {told(key)} is new" for key in sorted(set(other.edges) - set(self.edges))]
+        return found + [f"the connection {told(key)} is missing" for key in sorted(set(self.edges) - set(other.edges))]
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
