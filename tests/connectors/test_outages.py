@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.connectors.broker import Broker, running_broker
-from tests.connectors.database import running_database
+from tests.connectors.database import Database, running_database
 from tests.connectors.kafka_driver import counting_job, run_with_killed_drivers
 from tests.connectors.kafka_kit import builder
 from tests.connectors.kills import SOAK, ChangedTable, Feeder, counted, feed, restarted, strike
@@ -70,23 +70,44 @@ def saved_and_abandoned(env: Any, folder: Path) -> str:
     return str(path)
 
 
-def test_rescaling_over_savepoints_commits_what_was_open_in_them(broker: Broker, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["kafka", "append", "upsert"])
+def test_rescaling_over_savepoints_commits_what_was_open_in_them(
+    broker: Broker, database: Database, name: str, tmp_path: Path, how: str
+) -> None:
     topic, out = broker.create_topic(f"{name}-in", 4), broker.create_topic(f"{name}-out", 2)
     places = [(topic, n) for n in range(4)]
+    database.execute(f"CREATE TABLE {name} (line text{' PRIMARY KEY' if how == 'upsert' else ''})")
+
+    def job(env: Any) -> None:
+        if how == "kafka":
+            counting_job(env, broker.bootstrap_servers, topic, 12_000, 4, out)
+            return
+        build = PostgresSink.builder().set_url(database.url).set_table(name)
+        sink = (build.upsert() if how == "upsert" else build.set_transaction_prefix(name)).build()
+        counted(env, Feeder(broker, topic, 12_000, 1, 4)).map(lambda line: (line,)).sink_to(sink).uid("out")
+
+    def lines() -> list[str]:
+        return broker.values(out) if how == "kafka" else [line for (line,) in database.execute(f"SELECT * FROM {name}")]
+
     saved, written = "", 0
     for run, parallelism in enumerate((2, 3, 1)):
         feed(broker, places, range(run * 4000, (run + 1) * 4000))  # before the last run it cannot end by itself
         env = environment(parallelism, {"execution.state-recovery.path": saved} if saved else {})
         interval = 200 if parallelism == 1 else 3_600_000  # but for the last run, only savepoints
         with_checkpoints(env, tmp_path / str(parallelism), interval_ms=interval)
-        counting_job(env, broker.bootstrap_servers, topic, 12_000, 4, out)
+        job(env)
         if parallelism == 1:
             run_job(env)
-        else:
-            saved = saved_and_abandoned(env, tmp_path / f"savepoints-{parallelism}")
+            continue
+        saved = saved_and_abandoned(env, tmp_path / f"savepoints-{parallelism}")
+        if how == "kafka":
             before, written = written, len(broker.values(out, committed=False))
             assert written > before  # and open
-    assert_exact(Counter(broker.values(out)), 12_000)
+        elif how == "append":
+            assert database.execute("SELECT 1 FROM pg_prepared_xacts WHERE starts_with(gid, %s)", name)
+        assert len(lines()) <= run * 4000  # what was read in this run is in its savepoint, or nowhere
+    assert_exact(Counter(lines()), 12_000)
+    assert not database.execute("SELECT 1 FROM pg_prepared_xacts WHERE starts_with(gid, %s)", name)
 
 
 def test_a_savepoint_that_is_older_than_its_transactions_may_become_is_refused(
