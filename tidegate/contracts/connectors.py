@@ -232,6 +232,7 @@ class SinkContext:
         self.of_one_attempt = of_one_attempt
         # From any thread: the writer may be `available` again. None: nobody would hear it (BATCH).
         self.wake: Callable[[], None] | None = None
+        self.memo: Any = None  # what the writer in the micro-batch before had to say: see `SinkWriter.memo`
 
 
 class SinkWriter(abc.ABC, Generic[T, CommT]):
@@ -259,6 +260,12 @@ class SinkWriter(abc.ABC, Generic[T, CommT]):
         """False while the writer cannot take more; the task then waits without blocking the slot. It looks again when
         something else happens in the slot, after a second if nothing does, and at once after `SinkContext.wake`."""
         return True
+
+    def memo(self) -> Any:
+        """Picklable: what the writer of the same subtask in the next micro-batch finds in `SinkContext.memo`; what was
+        prepared before is committed by then. It is no part of snapshots, and gone after a restart. Called after
+        `snapshot_state`."""
+        return None
 
     def close(self) -> None:
         """Called once, also after a failure. Must not commit anything."""

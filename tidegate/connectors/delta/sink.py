@@ -6,9 +6,9 @@ checkpoint is complete the lot is appended with one entry in the log. That entry
 id and a version, which the table remembers. A commit that is repeated after a crash finds its version there and does
 nothing.
 
-The id belongs to one writer (a subtask of one attempt), never to the job as a whole. With the checkpoint's number as
-the version and an id of the job, a job that is started from an older savepoint would meet its own numbers again, and
-new lots would be taken for old ones: lost. Of one writer `_IDS` ids are used in turn, and a writer whose `_IDS` lots
+The id belongs to one writer (a subtask of one attempt, in all its micro-batches), never to the job as a whole. With the
+checkpoint's number as the version and an id of the job, a job that is started from an older
+savepoint would meet its own numbers again, and new lots would be taken for old ones: lost. Of one writer `_IDS` ids are used in turn, and a writer whose `_IDS` lots
 wait for their commit takes no more records: so lots that are dealt to different subtasks by a rescaling, and are
 committed out of order, never share an id.
 
@@ -137,8 +137,11 @@ class DeltaWriter(SinkWriter[Any, Lot]):
         self._files = files
         self._committed = committed
         # An id of its own for each writer: see the head of this module.
-        self._id = f"tidegate-{context.operator_id}-{context.subtask}-{uuid.uuid4().hex}"
-        self._lots = 0
+        made = f"tidegate-{context.operator_id}-{context.subtask}-{uuid.uuid4().hex}"
+        self._id: str
+        self._lots: int
+        self._id, self._lots = context.memo or (made, 0)
+        self._before = self._lots  # of micro-batches before, which are committed
 
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
         self._files.add(values)
@@ -152,7 +155,11 @@ class DeltaWriter(SinkWriter[Any, Lot]):
 
     @property
     def available(self) -> bool:
-        return self._lots - self._committed.count(self._id) < _IDS
+        return self._lots - self._before - self._committed.count(self._id) < _IDS
+
+    def memo(self) -> tuple[str, int]:
+        """The log of the table keeps every id for ever: one of each batch would be too many."""
+        return self._id, self._lots
 
     def close(self) -> None:
         self._files.abandon()

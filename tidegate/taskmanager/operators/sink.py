@@ -21,7 +21,7 @@ from tidegate.graph.operator_specs import SinkSpec
 from tidegate.taskmanager.commit_retries import FailedTry, commit_with_retries
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import FunctionOperator, Operator, bind
-from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables
+from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables, RemembersBatches
 
 _AT_THE_END = CheckpointId(2**62)  # "checkpoint" of what is committed when the job has finished
 
@@ -30,7 +30,7 @@ class CommitFailedError(TidegateError):
     """Committables could not be committed within the allowed number of tries."""
 
 
-class SinkOperator(Operator, HandsOverCommittables):
+class SinkOperator(Operator, HandsOverCommittables, RemembersBatches):
     COMMITTABLES = "tidegate.sink.committables"
     WRITER_STATE = "tidegate.sink.writer"
     OF_ALL = "tidegate.sink.committables.all"  # union: what all subtasks see of them, for sinks that want that
@@ -43,6 +43,7 @@ class SinkOperator(Operator, HandsOverCommittables):
         self._sink = spec.sink
         self._writer: Any = None
         self._committer: Any = None
+        self._memo: Any = None  # of the writer in the micro-batch before
         # Committables in order, each with the checkpoint it waits for.
         self._waiting: list[tuple[CheckpointId, Any]] = []
         self._committing: int = 0  # how many of `_waiting`, from the front, are on the helper thread
@@ -50,6 +51,12 @@ class SinkOperator(Operator, HandsOverCommittables):
         self._retried = context.metrics.counter("retriedCommittables")  # the names are Flink's
         context.metrics.gauge("pendingCommittables", lambda: len(self._waiting))
         self.given: int = 0
+
+    def resume(self, memo: Any) -> None:
+        self._memo = memo
+
+    def memo(self) -> Any:
+        return self._writer.memo()
 
     def open(self) -> None:
         c = self.context
@@ -76,6 +83,7 @@ class SinkOperator(Operator, HandsOverCommittables):
         post = c.post
         if post is not None:
             where.wake = lambda: post(_look_again)
+        where.memo = self._memo
         try:
             self._committer = self._sink.create_committer()
             self._writer = self._sink.create_writer(where)
