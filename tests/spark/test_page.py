@@ -20,6 +20,7 @@ from tests.unit.web.page_kit import Page
 from tidegate.web.all_jobs import AllJobs
 from tidegate.web.history import History
 from tidegate.web.registry import running_jobs
+from tidegate.web.rest import RestServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -73,6 +74,36 @@ PROGRAM = """
     client.get_job_execution_result().result()
     print("REPORT " + json.dumps("done"), flush=True)
     spark.stop()
+"""
+
+BATCH_PROGRAM = """
+    import json, os, time
+    from tidegate.common import Types
+    from tidegate.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+    from tidegate.datastream.connectors import CollectSink
+
+    def patient(pair):
+        end = time.monotonic() + 120  # the page is looked at meanwhile
+        while pair[0] == "customer 5" and not os.path.exists(go) and time.monotonic() < end:
+            time.sleep(0.05)
+        return pair
+
+    def revenue(year):
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.set_runtime_mode(RuntimeExecutionMode.BATCH).set_parallelism(2)
+        orders = env.from_collection([(f"customer {i % 20}", i) for i in range(4_000)]).name("orders")
+        parsed = orders.map(lambda pair: pair).name("parse")
+        summed = parsed.key_by(lambda pair: pair[0], Types.STRING()).reduce(lambda a, b: (a[0], a[1] + b[1]))
+        looked_up = summed.name("sum by customer").map(patient if year == 2026 else lambda pair: pair)
+        looked_up.name("look up").sink_to(CollectSink())
+        return env.execute_async(f"revenue of {year}")
+
+    go = os.path.abspath("go")
+    revenue(2025).get_job_execution_result().result()
+    client = revenue(2026)
+    print("REPORT " + json.dumps("runs"), flush=True)
+    client.get_job_execution_result().result()
+    print("REPORT " + json.dumps("done"), flush=True)
 """
 
 
@@ -201,6 +232,39 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         assert page.all('[data-key="cancel"]') == []
         assert program.wait_for_report(2) == "done"
         assert AllJobs(History()).view(page.job_id).status_name == "FINISHED"
+
+
+def test_a_batch_job_is_seen_by_its_stages_and_all_jobs_in_one_list(
+    browser: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    script = tmp_path / "history.py"
+    script.write_text(textwrap.dedent(BATCH_PROGRAM))
+    with running(script, tmp_path, XDG_STATE_HOME=str(tmp_path / "state")) as program:
+        program.wait_for_report(1)
+        wait_until(running_jobs, 60)
+        (job,) = running_jobs()
+        server = RestServer(AllJobs(History()))
+        page = Page(browser, server.start(), server.token, job.job_id)
+        try:
+            page.open()
+            page.wait(lambda: {"RUNNING", "FINISHED"} <= {text.upper() for text in page.texts("td .badge")}, 120)
+            assert {"revenue of 2025", "revenue of 2026"} <= set(page.texts("td a"))
+            picture(page, "page-jobs", 600)
+            page.to_job()
+            page.wait(lambda: len(page.all("progress")) >= 2, 60)
+            assert "Spark's stages" in page.text
+            assert page.texts("nav.tabs a")[0] == "Overview"
+            page.wait(lambda: "1 of 2" in page.text, 60)  # one subtask waits for us
+            picture(page, "page-batch", 900)
+            (tmp_path / "go").touch()
+            page.wait(lambda: "Ran for" in page.text, 120)
+            assert program.wait_for_report(2) == "done"
+        finally:
+            browser.get("about:blank")
+            server.close()
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
 from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStats
 from tidegate.fault_tolerance.checkpoint_view import CheckpointViews
+from tidegate.jobmanager.job_view import StateView
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -185,8 +186,9 @@ def test_the_keyboard_opens_a_vertex_and_keeps_its_place(page: FakePage) -> None
 
 
 NAMELESS = """
-    const named = (e) => (e.getAttribute("aria-label") || e.textContent || e.labels?.[0]?.textContent || "").trim();
-    const wanted = "th, a, button, input, nav, section, [role=button], [role=img], [role=region], [role=group]";
+    const named = (e) => (e.getAttribute("aria-label") || (e.labels?.[0] ?? e).textContent).trim();
+    const roles = ["button", "img", "region", "group"].map((role) => `, [role=${role}]`).join("");
+    const wanted = `th, a, button, input, select, progress, nav, section${roles}`;
     const shown = (e) => !e.closest("[hidden]") && !e.closest("dialog:not([open])");
     return [...document.querySelectorAll(wanted)].filter((e) => shown(e) && !named(e)).map((e) => e.outerHTML);
 """
@@ -195,7 +197,13 @@ NAMELESS = """
 def test_everything_has_a_name_that_is_read_out_and_is_reached_by_keyboard(page: FakePage) -> None:
     page.open()
     page.to_job()
-    for tab, sign in (("", "Status"), ("checkpoints", "History"), ("failures", "attempt 0"), ("metrics", "Search")):
+    of_state = StateView(
+        operator_id="o", operator="count", state="sum", kind="value", per_window=False, type="", key_type="",
+        key_types=("str",), entries=1, exact=True, bytes=1, hidden=False,
+    )  # fmt: skip
+    page.jobs.shown = msgspec.structs.replace(page.jobs.shown, states=(of_state,))
+    signs = {"checkpoints": "History", "failures": "attempt 0", "state": "Look up a key", "metrics": "Search"}
+    for tab, sign in {"": "Status", **signs, "config": "only those that were set"}.items():
         page.tab(tab)
         page.wait(lambda sign=sign: sign in page.text)
         assert page.script(NAMELESS) == []
@@ -209,6 +217,10 @@ def test_everything_has_a_name_that_is_read_out_and_is_reached_by_keyboard(page:
     page.browser.switch_to.active_element.send_keys("\ue00c")  # Escape
     page.wait(lambda: not page.all("#question[open]"))
     assert page.jobs.calls == []
+    page.press("#logout")
+    page.wait(lambda: page.all("#token"))
+    assert page.script(NAMELESS) == []
+    assert page.script("return document.activeElement.id") == "token"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

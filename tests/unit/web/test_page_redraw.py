@@ -129,8 +129,7 @@ def test_what_is_read_out_is_told_once(job: FakePage) -> None:
 
 def test_a_job_that_is_restarting_is_not_said_to_be_over(job: FakePage) -> None:
     shown = job.jobs.shown
-    running = [c for c in shown.status_history if c.status_name == "RUNNING"][:1]
-    job.jobs.shown = msgspec.structs.replace(shown, status_name="RESTARTING", status_history=tuple(running))
+    job.jobs.shown = msgspec.structs.replace(shown, status_name="RESTARTING", recoveries=())
     job.tab("failures")
     job.wait(lambda: "restarting" in "".join(job.texts("main section")))
     assert "not running again" not in job.text

@@ -31,5 +31,5 @@ export function clock(ms) {
 
 export function watermark(ms) {
   if (ms === null || ms === undefined) return "–";
-  return ms > 8.64e15 ? "end" : Math.abs(ms) < 1e11 ? number(ms) : time(ms);
+  return ms > 8.64e15 ? "end" : Math.abs(ms) < 1e11 ? number(ms) : clock(ms);
 }

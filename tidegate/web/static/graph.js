@@ -41,6 +41,8 @@ function columns(vertices, edges) {
   return rank;
 }
 
+const said = (figure, text) => figure !== undefined && figure !== null && text(figure);
+const joined = (...texts) => texts.filter(Boolean).join(" · ");
 const shorten = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 // Where each vertex stands: {x, y, h}, and the size of it all.
@@ -87,8 +89,8 @@ export function drawGraph(job, chosen, choose) {
     svg("title", {}, v.name),
     svg("rect", { class: "box", x, y, width: WIDTH, height: h, rx: 8 }),
     v.operators.map((o, i) => svg("text", { x: x + 12, y: y + 20 + i * LINE }, shorten((i ? "→ " : "") + o.name, 30))),
-    svg("text", { class: "small", x: x + 12, y: y + h - 34 }, `parallelism ${v.parallelism} · ${rate(m.numRecordsInPerSecond)} in${readers.has(v.vertex) ? ` · ${rate(m.numRecordsOutPerSecond)} out` : ""}`),
-    svg("text", { class: "small", x: x + 12, y: y + h - 20 }, `${number(m.numRecordsIn)} records · state ${bytes(v.state_bytes)}`),
+    svg("text", { class: "small", x: x + 12, y: y + h - 34 }, joined(`parallelism ${v.parallelism}`, said(m.numRecordsInPerSecond, (n) => `${rate(n)} in`), readers.has(v.vertex) && said(m.numRecordsOutPerSecond, (n) => `${rate(n)} out`))),
+    svg("text", { class: "small", x: x + 12, y: y + h - 20 }, joined(said(m.numRecordsIn, (n) => `${number(n)} records`), said(v.state_bytes, (n) => `state ${bytes(n)}`))),
     shareBar(m, x + 12, y + h - 13, WIDTH - 24, 6));
   });
   return svg("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "job graph" },

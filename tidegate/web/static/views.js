@@ -21,6 +21,8 @@ export function jobsView(jobs) {
   ];
 }
 
+const given = (figure) => figure !== null && figure !== undefined;
+
 function counted(job) {
   const failed = job.checkpoints_failed > 0 && el("span", { class: "bad" }, `${number(job.checkpoints_failed)} failed`);
   return [`${number(job.checkpoints_completed)} done`, failed && [", ", failed]];
@@ -33,9 +35,9 @@ export function overview(job, vertex, choose) {
       cards([
         [ended ? "Ran for" : "Running for", duration(job.duration_ms)], ended && ["Ended", time(job.ended_ms)],
         ["Restarts", number(job.attempt), job.attempt ? "warn" : ""], ["Downtime", duration(job.downtime_ms)],
-        ["Records in", rate(job.records_in_per_second)], ["Records out", rate(job.records_out_per_second)],
+        given(job.records_in_per_second) && ["Records in", rate(job.records_in_per_second)], given(job.records_out_per_second) && ["Records out", rate(job.records_out_per_second)],
         job.mode !== "BATCH" && [job.mode === "MICRO_BATCH" ? "Batches" : "Checkpoints", counted(job)],
-        ["Workers", number(job.workers)],
+        job.mode !== "BATCH" && ["Workers", number(job.workers)],
         job.lag && ["Behind", job.lag.measure === "pendingRecords" ? `${number(job.lag.value)} records` : lag(job.lag.value)],
       ]),
       el("div", { class: "graph-box" },
@@ -51,7 +53,7 @@ export function overview(job, vertex, choose) {
 
 function stages(found) {
   return table([
-    ["Stage", (s) => s.stage, "n"], ["Name", (s) => s.name, "long"],
+    ["Stage", (s) => s.stage, "n"], ["Name", (s) => chain(s.name).replace(/ at \/\S*\//, " at "), "long"],
     ["Progress", (s) => el("progress", { max: s.tasks || 1, value: s.completed, "aria-label": `${s.completed} of ${s.tasks} tasks` })],
     ["Tasks", (s) => `${s.completed} of ${s.tasks}`, "n"], ["Active", (s) => s.active, "n"], ["Failed", (s) => s.failed, "n"],
   ], found);
@@ -77,7 +79,7 @@ function behindSources(v, job) {
 }
 
 const END_OF_TIME = 8.64e15;
-const known = (mark) => mark !== null && mark !== undefined && mark > -END_OF_TIME;
+const known = (mark) => given(mark) && mark > -END_OF_TIME;
 
 function spent(metrics) {
   const bar = shareBar(metrics), { busy, blocked, idle } = shares(metrics);
@@ -97,7 +99,7 @@ function vertexPanel(v, job) {
       ["Subtask", (s) => s.subtask],
       ["Busy / blocked / idle", (s) => spent(s.metrics)],
       ["Records in", (s) => number(s.metrics.numRecordsIn), "n"], ["In", (s) => rate(s.metrics.numRecordsInPerSecond), "n"],
-      ["Records out", (s) => sent(number(s.metrics.numRecordsOut)), "n"], ["Out", (s) => sent(rate(s.metrics.numRecordsOutPerSecond)), "n"],
+      ...(sends ? [["Records out", (s) => number(s.metrics.numRecordsOut), "n"], ["Out", (s) => rate(s.metrics.numRecordsOutPerSecond), "n"]] : []),
       ["Bytes in / out", (s) => `${bytes(s.metrics.numBytesIn)} / ${sent(bytes(s.metrics.numBytesOut))}`, "n"],
       ["Queued in / out", (s) => `${number(s.metrics.inputQueueLength)} / ${sent(number(s.metrics.outputQueueLength))}`, "n"],
       ["Watermark", (s) => watermark(s.metrics.currentInputWatermark), "n"],
