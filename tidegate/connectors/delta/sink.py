@@ -7,10 +7,10 @@ id and a version, which the table remembers. A commit that is repeated after a c
 nothing.
 
 The id belongs to one writer (a subtask of one attempt, in all its micro-batches), never to the job as a whole. With the
-checkpoint's number as the version and an id of the job, a job that is started from an older
-savepoint would meet its own numbers again, and new lots would be taken for old ones: lost. Of one writer `_IDS` ids are used in turn, and a writer whose `_IDS` lots
-wait for their commit takes no more records: so lots that are dealt to different subtasks by a rescaling, and are
-committed out of order, never share an id.
+checkpoint's number as the version and an id of the job, a job that is started from an older savepoint would meet its
+own numbers again, and new lots would be taken for old ones: lost. Of one writer `_IDS` ids are used in turn, and a
+writer whose `_IDS` lots wait for their commit takes no more records: so lots that are dealt to different subtasks by a
+rescaling, and are committed out of order, never share an id.
 
 Files that no checkpoint ever covered stay unseen in the folder until somebody vacuums the table.
 """
