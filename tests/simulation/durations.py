@@ -28,8 +28,8 @@ def any_ms(rng: random.Random, low: float = 1.0, high: float = 1000.0) -> float:
 
 
 def draw_job_settings(rng: random.Random, faulty: bool) -> JobSettings:
-    """Without faults no worker may be taken for dead: heartbeats have time then."""
-    interval, timeout, start = 50.0, 400.0, 60_000.0
+    """Without faults no worker may be taken for dead: heartbeats have time then, however slow the connections."""
+    interval, timeout, start = 50.0, 400.0 if faulty else 60_000.0, 60_000.0
     if faulty and rng.random() < 0.6:
         interval = any_ms(rng, 3.0, 300.0)
         timeout = interval * any_ms(rng, 1.1, 50.0)

@@ -66,8 +66,7 @@ def check_run(sim: Simulation) -> None:
     check(not unanswered, f"checkpoint requests {unanswered} were answered {sim.requests} times")
     with sim.undisturbed():
         _check_storage(sim)
-    if sim.restarts is not None:
-        sim.restarts.check_savepoints()
+    sim.savepoints_taken.check_all()
 
 
 def check_retained(sim: Simulation) -> None:

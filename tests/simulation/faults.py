@@ -46,11 +46,15 @@ class FaultPlan:
         if sim.restarts is not None:
             for _ in range(rng.choice((1, 2, 2, 3))):
                 checkpointing = scenario.runtime.checkpointing
-                strike = sim.restarts.crash if rng.random() < 0.6 and checkpointing else sim.restarts.stop
+                strike = sim.restarts.crash if rng.random() < 0.6 and checkpointing else sim.savepoints_taken.stop
                 if rng.random() < 0.8 and checkpointing:  # most when there is something to start from
                     self._armed.append((rng.randint(1, 4), strike))
                 else:
                     self._plan(strike, 600 if checkpointing else 200)
+        else:
+            stops = scenario.checkpoints is not None and rng.random() < sim.savepoints_taken.stop_share
+            if stops and sim.savepoints_taken.possible:
+                self._plan(sim.savepoints_taken.stop, 600)
         if scenario.faulty:
             self._plan_faults(scenario)
 
@@ -168,7 +172,7 @@ class FaultPlan:
         target = ""
         if savepoint:
             self._savepoint_requests.add(number)
-            target = sim.restarts.new_target() if sim.restarts is not None else ""
+            target = sim.savepoints_taken.new_target() if sim.savepoints_taken.possible else ""
         sim.requests[number] = 0
         sim.trace(f"the user asks for a {'savepoint' if savepoint else 'checkpoint'}")
         sim.on_event(lambda now: sim.master.on_checkpoint_request(number, savepoint, now, target))

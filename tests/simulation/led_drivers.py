@@ -31,6 +31,10 @@ class LedDrivers:
         self._storages: dict[str, FakeStorage] = {sim.storage.root: sim.storage}
         self._frozen: set[str] = set()  # the directories whose lock a frozen leader still has
         self._recording: deque[RecordSnapshot] = deque()  # one after the other
+        self.stopped_at = ""  # the savepoint that the job is stopped with, in the record
+        self._stopped_by = 0  # run of the driver
+        self.ended_for_another = 0  # drivers that had to end what another one had stopped
+        self._started_from: RestorePoint | None = None  # what the program was started with
         self.late = 0  # deeds of leaders that were frozen
         self._freezes_at_work = False
 
@@ -46,6 +50,16 @@ class LedDrivers:
         sim, instruction = self._sim, self._recording[0]
         n, savepoint = instruction.checkpoint_id, instruction.savepoint
         recorded = savepoint or n > self.record
+        if instruction.stop:
+            sim.trace(f"the record says that the job is stopped with {instruction.path}")
+            self.stopped_at, self._stopped_by = instruction.path, sim.run_number
+            sim.world.completed[n] = sim.run_number, instruction.attempt
+            if not sim.calm and sim.rng.random() < 0.4:  # before the end, after some of the commits
+                sim.later("the driver of a stopped job is killed", self.kill)
+        verify.check(
+            not self.stopped_at or self._stopped_by == sim.run_number,
+            f"the job is stopped with {self.stopped_at}, but snapshot {n} of a later driver is recorded",
+        )
         if recorded and not savepoint:
             self.record, self._recorded_in = n, sim.storage
             sim.world.completed[n] = sim.run_number, instruction.attempt  # whether or not anybody lives to hear of it
@@ -60,12 +74,19 @@ class LedDrivers:
 
     def recorded(self) -> RestorePoint | None:
         """What a driver that takes over starts from, whatever else lies in the storage."""
+        if self.stopped_at:
+            with self._sim.undisturbed():
+                return self._sim.savepoints_taken.read(self.stopped_at)
         if not self.record:
-            return None
+            return self._started_from
         with self._sim.undisturbed():
             metadata = self._recorded_in.read_metadata(self.record)
             end_checks.check_whole(self._sim, metadata, self._recorded_in)
             return RestorePoint(metadata, self._recorded_in.root, owned=True)
+
+    def begin_anew(self, point: RestorePoint) -> None:
+        """The job is over. The user starts it from a savepoint, under another cluster id: with a record of its own."""
+        self.record, self.stopped_at, self._started_from = CheckpointId(0), "", point
 
     # ------------------------------------------------------------ the next driver
     def kill(self) -> None:
@@ -102,6 +123,7 @@ class LedDrivers:
         sim.later("the driver that was frozen has left", lambda: self._frozen.discard(before.root))
 
     def _follow(self, frozen: bool) -> None:
+        self.ended_for_another += bool(self.stopped_at)
         self._recording.clear()  # what was not written will be refused: the record has another epoch by then
         self._sim.lose_everything(frozen)
         self._sim.start_again(self.recorded())

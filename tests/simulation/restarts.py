@@ -4,46 +4,27 @@ checkpoint, on the same state backend or on the other one."""
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.simulation import end_checks
-from tests.simulation.verify import check
 from tidegate.common.errors import SnapshotDamagedError
-from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.state.factory import HASHMAP, ROCKSDB
-from tidegate.storage.cleanup import checkpoint_files
-from tidegate.storage.job_directory import METADATA_NAME
-from tidegate.storage.location import StorageLocation
-from tidegate.storage.metadata import read_metadata_file
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 _MAX_WIDTH = 4
-_FIRST_REQUEST = 100  # of stops; the numbers below are those of the other requests
-
-
-@dataclass(frozen=True)
-class Savepoint:
-    target: str
-    checkpoint_id: int
-    taken_in: tuple[int, int]  # (run of the driver, attempt)
 
 
 class Restarts:
-    """What a user does between two runs of the job. `stop` and `crash` are struck by the fault plan."""
-
-    drains = 0.4  # share of the stops
+    """What a user does between two runs of the job. `crash` is struck by the fault plan."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._rng = sim.rng
-        self.savepoints: list[Savepoint] = []  # complete, oldest first
         self._base: RestorePoint | None = None  # what the present run was started from
         self._abandoned: set[int] = set()  # checkpoints that are newer than a point that the job was rewound to
         self.rescaled = 0
@@ -51,33 +32,6 @@ class Restarts:
         self.from_savepoint = 0
         self.backend_changed = 0
         self.in_order = True  # until a rescale changes how records get from one operator to the next
-        self._targets = 0
-        self._stop_requests: set[int] = set()
-        self._stops: dict[str, bool] = {}  # this run's savepoints to stop with, complete or not -> drained
-        self._stopped: Savepoint | None = None  # the job ends with it
-
-    # ------------------------------------------------------------ requests
-    def new_target(self) -> str:
-        self._targets += 1
-        return str(StorageLocation.parse(f"/savepoints/{self._targets}"))
-
-    def stop(self) -> None:
-        sim, drain = self._sim, self._rng.random() < self.drains
-        number, target = _FIRST_REQUEST + self._targets, self.new_target()
-        self._stop_requests.add(number)
-        self._stops[target] = drain
-        sim.requests[number] = 0
-        sim.trace(f"the user stops the job with a savepoint{', drained' if drain else ''}")
-        sim.struck["the user stops the job with a savepoint"] += 1
-        sim.on_event(lambda now: sim.master.on_stop_request(number, drain, target, now))
-
-    def on_saved(self, request_id: int, checkpoint_id: int, target: str) -> None:
-        savepoint = Savepoint(target, checkpoint_id, self._sim.savepoint_attempts[target])
-        self.savepoints.append(savepoint)
-        with self._sim.undisturbed():
-            self._check_whole(savepoint)
-        if request_id in self._stop_requests:
-            self._stopped = savepoint
 
     # ------------------------------------------------------------ the end of a run
     def crash(self) -> None:
@@ -87,45 +41,27 @@ class Restarts:
         sim.struck["the driver is killed"] += 1
         sim.lose_everything()
         # One from before the present run would do as well, but not one from a run that was rewound since.
-        usable = [s for s in self.savepoints if s.taken_in[0] == sim.run_number]
+        usable = [s for s in sim.savepoints_taken.complete if s.taken_in[0] == sim.run_number]
         with sim.undisturbed():
             if usable and rng.random() < 0.4:
-                self._resume_from(usable[-1])
+                self._resume_from(sim.savepoints_taken.read(usable[-1].target))
             else:
                 self._resume(self._latest(claim=rng.random() < 0.5), rewound=False)
 
     def _latest(self, claim: bool) -> RestorePoint | None:
-        """A savepoint to stop with counts as a checkpoint: when it is complete, what it holds is committed, and the
-        user looks into its folder when the driver died before it could answer."""
-        found = [self._sim.latest_checkpoint(claim, self._abandoned), self._base, *map(self._read, self._stops)]
+        sim = self._sim
+        found = [sim.latest_checkpoint(claim, self._abandoned), self._base, sim.savepoints_taken.latest_stop()]
         return max((p for p in found if p is not None), key=lambda p: p.checkpoint_id, default=None)
 
-    def _read(self, target: str) -> RestorePoint | None:
-        files = self._sim.storage.folder(target)
-        if METADATA_NAME not in files.content:
-            return None
-        return RestorePoint(read_metadata_file(files, METADATA_NAME), target)
+    def resume_stopped(self, point: RestorePoint) -> None:
+        """The job had ended with a savepoint, and now runs again."""
+        with self._sim.undisturbed():
+            self._resume_from(point)
 
-    def resume_if_stopped(self) -> bool:
-        """True: the job had ended with a savepoint, and now runs again."""
-        sim, stopped = self._sim, self._stopped
-        if stopped is None:
-            return False
-        self._stopped = None
-        assert sim.ended is not None
-        check(sim.ended.status is JobStatus.FINISHED, f"a stopped job ended as {sim.ended.status.name}")
-        end_checks.check_run(sim)
-        sim.lose_everything()
-        sim.ended = None
-        with sim.undisturbed():
-            self._resume_from(stopped)
-        return True
-
-    def _resume_from(self, savepoint: Savepoint) -> None:
+    def _resume_from(self, point: RestorePoint | None) -> None:
+        assert point is not None
         sim = self._sim
         self.from_savepoint += 1
-        point = self._read(savepoint.target)
-        assert point is not None
         if self._rng.random() < 0.4:
             self.backend_changed += 1
             other = {HASHMAP: ROCKSDB, ROCKSDB: HASHMAP}[sim.runtime.state_backend]
@@ -142,12 +78,7 @@ class Restarts:
         if point is not None and rewound:
             sim.world.rewind(point.checkpoint_id)
             self._abandoned |= {n for n in sim.storage.completed_checkpoints() if n > point.checkpoint_id}
-        if point is not None and self._stops.get(point.root):
-            sim.world.drained_runs.add(sim.run_number)
-        if point is not None and point.root in sim.savepoint_attempts:
-            sim.attempt_of[point.checkpoint_id] = sim.savepoint_attempts[point.root]
         self._base = point
-        self._stops.clear()
         sim.start_again(point)
 
     # ------------------------------------------------------------ another parallelism
@@ -208,20 +139,6 @@ class Restarts:
                 ):
                     return RestorePoint(metadata, point.root)
         return None
-
-    # ------------------------------------------------------------ checks
-    def check_savepoints(self) -> None:
-        with self._sim.undisturbed():
-            for savepoint in self.savepoints:
-                self._check_whole(savepoint)
-
-    def _check_whole(self, savepoint: Savepoint) -> None:
-        files = self._sim.storage.folder(savepoint.target)
-        check(METADATA_NAME in files.content, f"savepoint {savepoint.target} has no metadata")
-        metadata = read_metadata_file(files, METADATA_NAME)
-        gone = (checkpoint_files(metadata) | set(metadata.companions)) - files.content.keys()
-        check(not gone, f"files of savepoint {savepoint.target} are gone: {gone}")
-        check(not metadata.channels, f"savepoint {savepoint.target} holds in-flight records")
 
 
 def _restorable(graph: JobGraph, point: RestorePoint) -> bool:

@@ -25,6 +25,7 @@ from tests.simulation.scenario import RESCALED, Scenario, Variation
 from tests.simulation.sim_clock import EPSILON_MS
 from tests.simulation.sim_slot import check_credits
 from tests.simulation.storage_host import SimStorageThreads
+from tests.simulation.user_savepoints import UserSavepoints
 from tests.simulation.workers import Workers
 from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import AttemptNumber, CheckpointId
@@ -108,16 +109,18 @@ class Simulation(Workers, InstructionCarrier):
         self._tried: dict[int, tuple[int, int]] = {}  # the same, when it may or may not have been written
         self.requests: dict[int, int] = {}  # request -> answers
         self.savepoints: set[int] = set()
-        self.savepoint_attempts: dict[str, tuple[int, int]] = {}  # savepoint with metadata -> as in attempt_of
+        self.savepoint_attempts: dict[str, tuple[int, int]] = {}  # savepoint with metadata, perhaps -> as in attempt_of
         self.collected: dict[str, list[tuple[int, Any]]] = {}
         self.restored: set[AttemptNumber] = set()  # attempts that started from a checkpoint
         self.with_channel_state = 0  # checkpoints whose metadata was written and holds in-flight records
         self.doubled = 0
+        self.base: RestorePoint | None = None  # the savepoint that this driver started from
         self._seen_ms = self._started_ms
         self.run_number = 0  # of the driver
         self.led = LedDrivers(self) if scenario.variation is Variation.LED else None
         self.inherited: set[CheckpointId] = set()  # completed checkpoints that an earlier driver left behind
         self.coordinator: CheckpointCoordinator | None = None
+        self.savepoints_taken = UserSavepoints(self)
         self.restarts = Restarts(self) if scenario.variation in RESCALED else None
         self.master = self._new_master(None)
         self.faults = FaultPlan(self, scenario)
@@ -132,7 +135,14 @@ class Simulation(Workers, InstructionCarrier):
             epoch = 0 if self.led is None else self.run_number + 1
             others = other_checkpoints(storage, initial)
             self.coordinator = CheckpointCoordinator(
-                graph, scenario.checkpoints, storage.root, initial, highest, others=others, epoch=epoch
+                graph,
+                scenario.checkpoints,
+                storage.root,
+                initial,
+                highest,
+                others=others,
+                epoch=epoch,
+                stopped=self.led is not None and bool(self.led.stopped_at),
             )
             model = BarrierCheckpoints(self.coordinator, initial)
         runtime = dataclasses.replace(self.runtime, trace=self.lines is not None)
@@ -187,7 +197,21 @@ class Simulation(Workers, InstructionCarrier):
         """The job has ended; False when that is the end of it."""
         if self.storage is not None:
             self.storage_threads.finish()
-        return self._starts_again() if self.restarts is None else self.restarts.resume_if_stopped()
+        stopped = self.savepoints_taken.take_stopped()
+        if stopped is None:
+            return self.restarts is None and self._starts_again()
+        end_checks.check_run(self)
+        self.lose_everything()
+        self.ended = None
+        self.cancelled_at = None
+        if self.restarts is not None:
+            self.restarts.resume_stopped(stopped)
+        else:
+            self.world.rewind(stopped.checkpoint_id)
+            if self.led is not None:
+                self.led.begin_anew(stopped)
+            self.start_again(stopped)
+        return True
 
     def _starts_again(self) -> bool:
         """The job has failed or was cancelled, and has left a checkpoint: the user goes on from there, or does not."""
@@ -196,7 +220,8 @@ class Simulation(Workers, InstructionCarrier):
             return False
         if self.led is not None:  # the record says so: no driver starts it again
             return False
-        if not end_checks.retained_files(self) or (latest := self.latest_checkpoint(self.rng.random() < 0.5)) is None:
+        latest = self._latest(self.rng.random() < 0.5)
+        if latest is None or (not latest.metadata.savepoint and not end_checks.retained_files(self)):
             return False
         end_checks.check_legal(self)
         end_checks.check_run(self)
@@ -311,7 +336,9 @@ class Simulation(Workers, InstructionCarrier):
         metadata, attempt, target = instruction.metadata, instruction.attempt, instruction.target
         n, by = metadata.checkpoint_id, (self.run_number, int(attempt))
         self._tried[n] = by
-        if not target:
+        if target:
+            self.savepoint_attempts[target] = by
+        else:
             self.fall_backs.on_writing(metadata)
 
         def done(error: str | None) -> None:
@@ -320,9 +347,7 @@ class Simulation(Workers, InstructionCarrier):
                 return  # it was written by a driver that has been followed since: nobody asks for it
             if error is None:
                 self.with_channel_state += bool(metadata.channels)
-                if target:
-                    self.savepoint_attempts[target] = by
-                else:
+                if not target:
                     self.attempt_of[n] = by
             if self.ended is None:
                 answer = lambda now: self.master.on_metadata_written(attempt, n, error, now)  # noqa: E731
@@ -354,8 +379,8 @@ class Simulation(Workers, InstructionCarrier):
         self.requests[request_id] += 1
         if instruction.error is not None or checkpoint_id is None:
             return
-        if instruction.target and self.restarts is not None:
-            self.restarts.on_saved(request_id, checkpoint_id, instruction.target)
+        if instruction.target:
+            self.savepoints_taken.on_saved(request_id, checkpoint_id, instruction.target)
         else:
             self.faults.request_done(request_id, checkpoint_id)
 
@@ -426,7 +451,11 @@ class Simulation(Workers, InstructionCarrier):
         self.trace("the driver is killed")
         self.struck["the driver is killed"] += 1
         self.lose_everything()
-        self.start_again(self.latest_checkpoint(claim))
+        self.start_again(self._latest(claim))
+
+    def _latest(self, claim: bool) -> RestorePoint | None:
+        found = [self.latest_checkpoint(claim), self.base, self.savepoints_taken.latest_stop()]
+        return max((p for p in found if p is not None), key=lambda p: p.checkpoint_id, default=None)
 
     def lose_everything(self, frozen: bool = False) -> None:
         """Nothing of this run of the driver will be heard of again, but for some of its workers' last writes; if it was
@@ -469,6 +498,8 @@ class Simulation(Workers, InstructionCarrier):
     def _start_again(self, initial: RestorePoint | None) -> None:
         self.inherited = set(self.storage.completed_checkpoints())
         latest = initial.checkpoint_id if initial is not None else 0
+        self.base = initial if initial is not None and initial.metadata.savepoint else None
+        self.savepoints_taken.on_resume(initial)
         self.fall_backs.on_start(latest)
         if latest in self._tried:
             self.attempt_of.setdefault(latest, self._tried[latest])

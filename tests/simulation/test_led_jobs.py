@@ -4,12 +4,15 @@ frozen between and within the steps that make a checkpoint complete. Who leads: 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import Mode, Variation
+from tests.simulation.user_savepoints import UserSavepoints
+from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 
 SCHEDULES = 12
 
@@ -23,6 +26,39 @@ def test_the_next_driver_goes_on_from_what_is_recorded(mode: Mode) -> None:
     led = [run.led for run in runs if run.led is not None]
     assert sum(drivers.record for drivers in led) > SCHEDULES
     assert sum(drivers.late for drivers in led) > 0
+
+
+def stopped_jobs(schedules: int) -> Counter[str]:
+    """Until some have been ended by another driver than the one that stopped them."""
+    seen: Counter[str] = Counter()
+    for seed in range(schedules):
+        run = run_seed(seed, Mode.ALIGNED, variation=Variation.LED)
+        assert run.led is not None
+        seen["stopped"] += run.savepoints_taken.stops
+        seen["ended for another"] += run.led.ended_for_another
+        if seen["ended for another"]:
+            break
+    return seen
+
+
+def test_the_next_driver_ends_a_job_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UserSavepoints, "stop_share", 1.0)
+    seen = stopped_jobs(60)
+    assert seen["ended for another"], seen
+    assert seen["stopped"]
+
+
+def test_a_driver_that_runs_a_stopped_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the savepoint for one to go on from."""
+    make = CheckpointCoordinator.__init__
+
+    def forgetful(self: Any, *arguments: Any, stopped: bool = False, **more: Any) -> None:
+        make(self, *arguments, **more)
+
+    monkeypatch.setattr(UserSavepoints, "stop_share", 1.0)
+    monkeypatch.setattr(CheckpointCoordinator, "__init__", forgetful)
+    with pytest.raises(SimulationFailed, match="of a later driver is recorded"):
+        stopped_jobs(60)
 
 
 def test_leaders_that_share_a_directory_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.simulation import scenario
-from tests.simulation.restarts import Restarts
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import IN_ROCKSDB, Mode, Variation
 from tests.simulation.time_jobs import TimeJobBuilder
+from tests.simulation.user_savepoints import UserSavepoints
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager import task_time
 from tidegate.taskmanager.operators.source import SourceOperator
@@ -51,7 +51,7 @@ def rescaling_time_jobs(patch: Patch) -> None:
     """Free jobs: they are the same at any parallelism. Without drains, which make windows fire before their time."""
     patch.setattr(scenario, "JobBuilder", TimeJobBuilder)
     patch.setattr(TimeJobBuilder, "scripted", 0.0)
-    patch.setattr(Restarts, "drains", 0.0)
+    patch.setattr(UserSavepoints, "drains", 0.0)
 
 
 def test_windows_and_timers_go_on_at_another_parallelism(monkeypatch: Patch) -> None:
