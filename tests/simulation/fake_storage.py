@@ -64,6 +64,15 @@ class FakeFiles:
         finally:
             self.quiet = before
 
+    @contextlib.contextmanager
+    def disturbed(self) -> Iterator[None]:
+        """For those who are at work, within `undisturbed`."""
+        before, self.quiet = self.quiet, False
+        try:
+            yield
+        finally:
+            self.quiet = before
+
     def attempt(self, operation: str, path: str, effect: Callable[[], None] = lambda: None) -> Mishap:
         """The effect, unless it is refused; StorageUnavailableError when it fails or goes unanswered."""
         mishap = Mishap.NONE if self.quiet else self.mishap(operation, path)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
-from tidegate.common.errors import SnapshotDamagedError
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.state.factory import HASHMAP, ROCKSDB
+from tidegate.storage import filesystem
+from tidegate.storage.handles import CheckpointMetadata
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -122,23 +124,19 @@ class Restarts:
         return [rng.randint(1, _MAX_WIDTH) if c else b for c, b in zip(changes, before, strict=True)], False
 
     def _latest_aligned(self, point: RestorePoint) -> RestorePoint | None:
-        """As `storage.filesystem.latest_aligned`, which opens real folders."""
-        storage = self._sim.storage
-        if point.root == storage.root:
-            for n in reversed(storage.completed_checkpoints()):
-                try:
-                    metadata = storage.read_metadata(n)
-                except SnapshotDamagedError:
-                    self._sim.fall_backs.check_damaged(n)
-                    continue
-                if (
-                    n < point.checkpoint_id
-                    and n not in self._abandoned
-                    and not metadata.channels
-                    and not metadata.savepoint
-                ):
-                    return RestorePoint(metadata, point.root)
-        return None
+        """What the job would start from instead; None for one from before a point that the job was rewound to."""
+        sim = self._sim
+        if point.root != sim.storage.root:
+            return None
+        metadata = sim.look_again("the latest aligned checkpoint", lambda: self._look_for_aligned(point))
+        if metadata is None or metadata.checkpoint_id in self._abandoned or metadata.savepoint:
+            return None
+        return RestorePoint(metadata, point.root)
+
+    def _look_for_aligned(self, point: RestorePoint) -> CheckpointMetadata | None:
+        """By the real function, on the simulated files."""
+        with patch.object(filesystem, "FileSystemStorage", lambda parent, name: self._sim.storage):
+            return filesystem.latest_aligned(point.root, point.checkpoint_id)
 
 
 def _restorable(graph: JobGraph, point: RestorePoint) -> bool:

@@ -7,10 +7,10 @@ import dataclasses
 import pickle
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.simulation import end_checks, outside_world, verify
-from tests.simulation.durations import MANY
+from tests.simulation.durations import MANY, any_ms
 from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.fall_backs import FallBacks
 from tests.simulation.faults import FaultPlan
@@ -27,7 +27,7 @@ from tests.simulation.sim_slot import check_credits
 from tests.simulation.storage_host import SimStorageThreads
 from tests.simulation.user_savepoints import UserSavepoints
 from tests.simulation.workers import Workers
-from tidegate.common.errors import SnapshotDamagedError
+from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.restart_strategy import FixedDelayRestartStrategyConfiguration
@@ -69,7 +69,14 @@ from tidegate.protocol.messages import (
     SlotHeartbeat,
 )
 from tidegate.state.factory import ROCKSDB
+from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.job_directory import METADATA_NAME, metadata_file
+from tidegate.storage.metadata import read_metadata_file
 from tidegate.taskmanager.deployment import SlotPlan
+
+T = TypeVar("T")
+
+_MAX_STARTS = 20  # that the user tries in vain
 
 MAX_STEPS = 60_000
 """A job that has not ended by then hangs, unless so little time has passed that a helper may still be held up."""
@@ -131,9 +138,10 @@ class Simulation(Workers, InstructionCarrier):
         self.fall_backs.on_new_driver(initial)
         model: JobFaultTolerance = NoFaultTolerance(initial)
         if scenario.checkpoints is not None and storage is not None:
-            highest = storage.highest_checkpoint()
+            self.look_again("what it starts from", lambda: self._metadata_at(initial))
+            highest = self.look_again("the highest checkpoint", storage.highest_checkpoint)
             epoch = 0 if self.led is None else self.run_number + 1
-            others = other_checkpoints(storage, initial)
+            others = self.look_again("the other checkpoints", lambda: other_checkpoints(storage, initial))
             self.coordinator = CheckpointCoordinator(
                 graph,
                 scenario.checkpoints,
@@ -160,6 +168,12 @@ class Simulation(Workers, InstructionCarrier):
             self.storage_work = StorageWork(storage, self.storage_threads)  # type: ignore[arg-type]
         return JobMaster(graph, self.job_settings, self.strategy, model, lambda attempt: plan)
 
+    def _metadata_at(self, point: RestorePoint | None) -> CheckpointMetadata | None:
+        if point is None or not isinstance(self.storage, FakeStorage):
+            return None
+        own = METADATA_NAME if point.metadata.self_contained else metadata_file(point.checkpoint_id)
+        return read_metadata_file(self.storage.folder(point.root), own)
+
     def now_ms(self) -> float:
         """By the driver's clock."""
         return self.driver_clock.now_ms()
@@ -168,6 +182,27 @@ class Simulation(Workers, InstructionCarrier):
         """The storage works: for looks from outside."""
         files = getattr(self.storage, "fake_files", None)
         return contextlib.nullcontext() if files is None else files.undisturbed()
+
+    def look_again(self, what: str, look: Callable[[], T]) -> T:
+        """What a starting driver sees of the storage. When that is away the driver says so, and the user starts it
+        again; never does it go by less than there is."""
+        files = getattr(self.storage, "fake_files", None)
+        if files is None:
+            return look()
+        with self.undisturbed():
+            expected = look()
+        for _ in range(_MAX_STARTS):
+            try:
+                with files.disturbed():
+                    seen = look()
+            except StorageUnavailableError as error:
+                self.struck["a driver cannot start without the storage"] += 1
+                self.trace(f"the driver does not start: {error}")
+                self.clock.advance(any_ms(self.rng))
+                continue
+            verify.check(seen == expected, f"a starting driver takes {seen} for {what}, but there is {expected}")
+            return seen
+        return expected
 
     # ------------------------------------------------------------ running
     def run(self) -> Simulation:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -11,9 +16,16 @@ from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.fall_backs import FallBacks
 from tests.simulation.faults import FaultPlan
 from tests.simulation.outside_world import BrokenPromise
+from tests.simulation.sim_clock import SimClock
+from tests.simulation.simulation import Simulation
 from tests.unit.jobmanager.jobmanager_kit import KEYED, increment, keyed_state, metadata, operator, operator_metadata
+from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
+from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.jobmanager.preparation import other_checkpoints
 from tidegate.protocol.messages import DeclineCheckpoint, DeclineReason
+from tidegate.storage import filesystem
+from tidegate.storage.handles import CheckpointMetadata
 
 CLOSED = "SnapshotError: operator 'Windows': the task was closed before its snapshot could be written"
 
@@ -93,3 +105,54 @@ def test_only_results_that_were_delivered_since_may_come_again() -> None:
             checkpoints.append(later.pop())
     found.on_log(text(3, 2))
     assert sorted(found.excused["sink"]) == [(1,), (2,), (3,)]  # the first left before any checkpoint was complete
+
+
+# ---------------------------------------------------------------- drivers that start
+
+
+def starting(look: Callable[[FakeStorage, RestorePoint], Any], fails: str) -> tuple[Any, int]:
+    """What a driver sees that starts from checkpoint 3 of three, when an operation fails once; and how often it could
+    not start."""
+    storage = FakeStorage()
+    for n in (1, 2, 3):
+        storage.write_metadata(metadata(checkpoint_id=n))
+    storage.fake_files.fail_next(fails)
+    sim = SimpleNamespace(
+        storage=storage,
+        undisturbed=storage.fake_files.undisturbed,
+        struck=Counter(),
+        trace=lambda text: None,
+        clock=SimClock(),
+        rng=random.Random(1),
+    )
+    point = RestorePoint(metadata(checkpoint_id=3), storage.root, owned=True)
+    seen = Simulation.look_again(cast(Any, sim), "the others", lambda: look(storage, point))
+    return seen, sum(sim.struck.values())
+
+
+@pytest.mark.parametrize("fails", ["read", "list"])
+def test_a_driver_that_cannot_read_at_its_start_is_started_again(fails: str) -> None:
+    others, failed = starting(other_checkpoints, fails)
+    assert [other.checkpoint_id for other in others] == [1, 2]
+    assert failed == 1
+
+
+def test_the_nearest_aligned_checkpoint_is_not_passed_over() -> None:
+    def nearest(storage: FakeStorage, point: RestorePoint) -> Any:
+        with patch.object(filesystem, "FileSystemStorage", lambda parent, name: storage):
+            return filesystem.latest_aligned(point.root, point.checkpoint_id)
+
+    found, failed = starting(nearest, "read")
+    assert (found.checkpoint_id, failed) == (2, 1)
+
+
+def test_a_driver_that_overlooks_what_it_cannot_read_is_found() -> None:
+    def readable(storage: FakeStorage, point: RestorePoint) -> list[CheckpointMetadata]:
+        found = []
+        for n in storage.completed_checkpoints():
+            with contextlib.suppress(SnapshotError):
+                found.append(storage.read_metadata(n))
+        return found
+
+    with pytest.raises(BrokenPromise, match="a starting driver takes"):
+        starting(readable, "read")
