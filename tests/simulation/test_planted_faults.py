@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.faults import FaultPlan
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import IN_ROCKSDB, Mode, Variation
+from tests.simulation.schedule import Schedule
 from tests.simulation.test_planted_bugs import offset_of_the_batch_after
 from tidegate.common.errors import InternalError, SnapshotError, StorageUnavailableError
 from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
@@ -95,6 +96,7 @@ def files_go_though_their_metadata_stays(patch: Patch) -> None:
 def deletions_overtake_writes(patch: Patch) -> None:
     """A checkpoint that was aborted while its metadata was being written is deleted before the write has ended."""
     patch.setattr(WorkQueues, "_is_behind_writes", lambda self, work: False)
+    patch.setattr(Schedule, "hangs", lambda self: not self.calm and self.rng.random() < 0.2)
 
 
 BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
