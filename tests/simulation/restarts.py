@@ -135,7 +135,7 @@ class Restarts:
 
     def _look_for_aligned(self, point: RestorePoint) -> CheckpointMetadata | None:
         """By the real function, on the simulated files."""
-        with patch.object(filesystem, "FileSystemStorage", lambda parent, name: self._sim.storage):
+        with patch.object(filesystem, "storage_in", lambda location: self._sim.storage):
             return filesystem.latest_aligned(point.root, point.checkpoint_id)
 
 

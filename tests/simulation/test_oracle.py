@@ -139,7 +139,7 @@ def test_a_driver_that_cannot_read_at_its_start_is_started_again(fails: str) -> 
 
 def test_the_nearest_aligned_checkpoint_is_not_passed_over() -> None:
     def nearest(storage: FakeStorage, point: RestorePoint) -> Any:
-        with patch.object(filesystem, "FileSystemStorage", lambda parent, name: storage):
+        with patch.object(filesystem, "storage_in", lambda location: storage):
             return filesystem.latest_aligned(point.root, point.checkpoint_id)
 
     found, failed = starting(nearest, "read")
