@@ -25,14 +25,16 @@ SEEDS = {
 @pytest.mark.parametrize("mode", SEEDS, ids=lambda m: m.value)
 def test_another_parallelism_does_not_show_in_output_and_state(mode: Mode) -> None:
     seen: Counter[str] = Counter()
-    for seed in SEEDS[mode]:
+    wanted = {"rescaled", "from a savepoint"}
+    if mode is Mode.ALIGNED:
+        wanted |= {"on another backend", "in order"}
+    for seed in range(4 * len(SEEDS[mode])):
+        if seed not in SEEDS[mode] and wanted <= (+seen).keys():
+            break  # what is rare is looked for in further ones
         restarts = run_seed(seed, mode, mode is not Mode.NONE, Variation.RESCALE).restarts
         assert restarts is not None
         seen["rescaled"] += restarts.rescaled
         seen["from a savepoint"] += restarts.from_savepoint
         seen["on another backend"] += restarts.backend_changed
         seen["in order"] += restarts.in_order and restarts.rescaled > 0
-    wanted = {"rescaled", "from a savepoint"}
-    if mode is Mode.ALIGNED:
-        wanted |= {"on another backend", "in order"}
-    assert wanted <= {what for what, times in seen.items() if times}, seen
+    assert wanted <= (+seen).keys(), seen
