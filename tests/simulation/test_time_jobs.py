@@ -27,7 +27,7 @@ from tidegate.taskmanager.watermark_valve import WatermarkValve
 
 SCHEDULES = 20  # per mode
 RESCALED = 12  # schedules per mode with changes of parallelism
-MAX_SEEDS = 100
+MAX_SEEDS = 300
 MODES = [Mode.ALIGNED, Mode.CONCURRENT, Mode.UNALIGNED, Mode.TIMEOUT]
 Patch = pytest.MonkeyPatch
 
