@@ -23,6 +23,7 @@ from tidegate.storage.metadata import read_metadata
 
 OPERATOR_KINDS = {"split": "operator list", "union": "union list", "broadcast": "broadcast"}
 _SHOWN = 20
+_MICRO_BATCH = "tidegate/job.json"  # below the checkpoint location of a micro-batch job
 
 
 class StateListing(NamedTuple):
@@ -210,6 +211,13 @@ def _nothing_there(location: StorageLocation, files: Files) -> str:
     unfinished = [n for n in names if checkpoint_of_directory(n) is not None]
     if unfinished:
         return f"no checkpoint in {where} is complete: {_some(unfinished)} have no {METADATA_NAME}"
+    for below in ("", "micro-batch/"):
+        if files.size(f"{below}{_MICRO_BATCH}") is not None:
+            return (
+                f"{files.describe(below.rstrip('/'))} is the checkpoint location of a MICRO_BATCH job, whose state is "
+                "in Spark's state store: take a savepoint of the job (client.trigger_savepoint, or tidegate "
+                "savepoint), and give the path of that"
+            )
     jobs = [n for n in names if _complete_checkpoints(files, n)]
     savepoints = [n for n in names if files.size(f"{n}/{METADATA_NAME}") is not None]
     if jobs or savepoints:

@@ -29,6 +29,7 @@ from tidegate.datastream.state import (
 from tidegate.snapshots import iterate_state, list_states, read_state
 from tidegate.snapshots.hashing import hashes_of
 from tidegate.snapshots.state_table import open_state
+from tidegate.spark.micro_batch.location import CheckpointLocation
 from tidegate.state.key_groups import key_group, stable_hash
 from tidegate.state.operator_state import OperatorStateBackend
 
@@ -281,7 +282,13 @@ def test_the_golden_savepoint_is_read() -> None:
 
 def test_paths_and_names_that_are_wrong_say_what_there_is(tmp_path: Path) -> None:
     path = Path(make_snapshot(tmp_path, "hashmap", [every_kind(0, 300)] * 2))
+    batches = tmp_path.parent / f"{tmp_path.name}-batches"
+    location = CheckpointLocation(str(batches / "micro-batch"))
+    location.open("ab" * 16, "orders", {}, 0.0)
+    location.close()
     for wrong, message in (
+        (batches, "/micro-batch is the checkpoint location of a MICRO_BATCH job"),
+        (batches / "micro-batch", "is the checkpoint location of a MICRO_BATCH job.*take a savepoint"),
         (tmp_path / "nowhere", "no snapshot at"),
         (tmp_path, "give the path of one of job"),
         (path.parent / "chk-1", "beside it there are chk-2"),

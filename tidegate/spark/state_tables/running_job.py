@@ -11,6 +11,14 @@ from tidegate.storage.location import StorageLocation, below
 from tidegate.web.registry import running_jobs
 from tidegate.web.remote import view_of
 
+_INSTEAD = {
+    "MICRO_BATCH": "runs in MICRO_BATCH mode: its state is in Spark's state store, there are no checkpoints to read. "
+    'Take a savepoint and read that: client.trigger_savepoint("..."), or tidegate savepoint. Or ask for single keys: '
+    'client.get_state(...).get(key, level="committed")',
+    "BATCH": "runs in BATCH mode, which has no checkpoints: let it end with a savepoint "
+    f"({options.BATCH_SAVEPOINT_PATH.key}), and read that",
+}
+
 
 def checkpoints_of(wanted: str) -> str:
     """The job's own folder, of which the newest complete checkpoint is read. `wanted`: its name, its id, or the
@@ -22,6 +30,8 @@ def checkpoints_of(wanted: str) -> str:
         what = "several jobs of this user are" if found else "no job of this user is"
         raise ConfigurationError(f"the option job: {what} running here under '{wanted}'; running: {there}")
     view = view_of(found[0])
+    if (instead := _INSTEAD.get(view.mode)) is not None:
+        raise ConfigurationError(f"job {view.name} ({view.job_id}) {instead}")
     settings = {setting.key: setting.value for setting in view.configuration if setting.given}
     directory = settings.get(options.CHECKPOINT_DIR.key)
     if not directory:
