@@ -22,6 +22,7 @@ from tidegate.taskmanager.commit_retries import FailedTry, commit_with_retries
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import FunctionOperator, Operator, bind
 from tidegate.taskmanager.operators.batch_mode import HandsOverCommittables, RemembersBatches
+from tidegate.taskmanager.operators.pieces import Pieces
 
 _AT_THE_END = CheckpointId(2**62)  # "checkpoint" of what is committed when the job has finished
 
@@ -51,6 +52,7 @@ class SinkOperator(Operator, HandsOverCommittables, RemembersBatches):
         self._retried = context.metrics.counter("retriedCommittables")  # the names are Flink's
         context.metrics.gauge("pendingCommittables", lambda: len(self._waiting))
         self.given: int = 0
+        self._pieces = Pieces()
 
     def resume(self, memo: Any) -> None:
         self._memo = memo
@@ -98,11 +100,25 @@ class SinkOperator(Operator, HandsOverCommittables, RemembersBatches):
         return available
 
     def process(self, batch: RecordBatch) -> None:
-        try:
-            self._writer.write_batch(batch.values, batch.timestamps)
-        except Exception as error:
-            self.fail("write_batch()", error)  # which record of the batch it was only the writer knows
-        self.given += len(batch.values)
+        """A piece at a time, until the time is up."""
+        now_ms, pieces = self.context.clock.now_ms, self._pieces
+        count, start = len(batch.values), 0
+        while True:
+            end = start + pieces.size if self.limit.watched else count
+            piece = batch if start == 0 and count <= end else batch.slice(start, end)
+            began = now_ms()
+            try:
+                self._writer.write_batch(piece.values, piece.timestamps)
+            except Exception as error:
+                self.fail("write_batch()", error)  # which record of the batch it was only the writer knows
+            pieces.note(len(piece), now_ms() - began)
+            self.given += len(piece)
+            if end >= count:
+                return
+            if self.limit.expired:
+                self.left = batch.slice(end, count)
+                return
+            start = end
 
     def finish(self) -> None:
         self._flush(end_of_input=True)
