@@ -112,6 +112,82 @@ def test_buckets_that_grow_are_split_and_nothing_is_lost(monkeypatch: pytest.Mon
     assert seen == {key: [i % 2 == 1 for i in range(8 if key == 7 else 3)] for key in keys}
 
 
+class Hoard(KeyedProcessFunction):
+    """Keeps as many bytes as the record says, and says how many it had."""
+
+    def open(self, ctx: Any) -> None:
+        self.kept = ctx.get_state(ValueStateDescriptor("kept", Types.STRING()))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        key, size = value
+        had = len(self.kept.value() or "")
+        self.kept.update("x" * size)
+        yield key, had
+
+
+def hoarding(records: list[tuple[int, int]], per_batch: int) -> Engine:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    stream = env.from_collection(records).key_by(lambda record: record[0]).process(Hoard())
+    return Engine.collecting(stream, max_records=per_batch, buckets=128)
+
+
+def own(running: Engine) -> task_state.OwnState:
+    blob = running.memories[1, 0].blob
+    assert blob is not None
+    return task_state.load_own(blob)
+
+
+def neighbours(count: int) -> list[int]:
+    """Keys of one bucket of 128."""
+    of_key = Buckets(128, 1).of_key
+    return [key for key in range(128 * count * 4) if of_key[key] == of_key[0]][:count]
+
+
+def test_a_bucket_that_stands_out_is_split_though_the_others_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_state, "MOST_BUCKET_BYTES", 1000)
+    near = neighbours(40)
+    small = [(10_000 + n, 1) for n in range(300)]
+    first = [*small, *((key, 600) for key in near)]
+    running = hoarding([*first, *first[:10], *((key, 7) for key, _ in first)], len(first))
+    running.run_batch()
+    assert own(running).skew > 40 * 600
+    assert sum(own(running).buckets.values()) < 1000 * len(own(running).buckets)
+    running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=1, buckets=128))
+    for _ in range(10):
+        running.run_batch()
+    assert own(running).buckets_per_group > 1
+    assert max(own(running).buckets.values()) <= 8 * 1000
+    running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=1000, buckets=128))
+    running.run()
+    again = dict(running.results[-len(first) :])
+    assert again == dict(first)
+
+
+def test_nothing_is_split_for_one_key_with_much_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bucket is the same size, in however many others the rest lies. And it does not make the average."""
+    monkeypatch.setattr(task_state, "MOST_BUCKET_BYTES", 1000)
+    running = hoarding([(1, 1_000_000), *((2, 5) for _ in range(20))], 1)
+    for _ in range(20):
+        running.run_batch()
+    assert own(running).buckets_per_group == 1
+    assert len(own(running).lone) == 1
+
+
+def test_what_lies_beside_a_key_with_much_state_is_not_split_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, to see whether that helps."""
+    monkeypatch.setattr(task_state, "MOST_BUCKET_BYTES", 1000)
+    of_key = Buckets(1024, 1).of_key
+    near = [key for key in range(40_000) if of_key[key] == of_key[0]][:5]  # together, however often they are cut
+    first = [*((key, 20_000 if key == 0 else 1) for key in near), *((100_000 + n, 1) for n in range(300))]
+    running = hoarding([*first, *first[-20:]], len(first))
+    running.run_batch()
+    assert own(running).skew > 20_000
+    running.plan = dataclasses.replace(running.plan, limits=Limits(max_records=1, buckets=128))
+    for _ in range(20):
+        running.run_batch()
+    assert own(running).buckets_per_group == 2
+
+
 def test_buckets_without_entries_are_dropped() -> None:
     running = engine(Forget(), [*range(50), *range(50)], 128, max_records=50)
     running.run_batch()

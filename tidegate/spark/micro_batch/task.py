@@ -38,19 +38,17 @@ from tidegate.network.elements import MAX_WATERMARK, MIN_WATERMARK, EndOfData, W
 from tidegate.network.serialization import Element
 from tidegate.protocol.messages import Message, StateReport
 from tidegate.spark.batch.host import BatchHost
+from tidegate.spark.micro_batch.bucket_keeper import BucketKeeper
 from tidegate.spark.micro_batch.exchange import BatchChannel, Row, RowWriter, fill_inputs
 from tidegate.spark.micro_batch.looks import SubtaskLooks
 from tidegate.spark.micro_batch.places import DRIVER
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, SplitOrder, Tick
 from tidegate.spark.micro_batch.report import TakenSplits, TaskReport
 from tidegate.spark.micro_batch.task_state import (
-    NO_TIMER,
     Figures,
     KeyedStates,
     OwnState,
     TaskMemory,
-    add_difference,
-    dump_bucket,
     dump_own,
     figure_name,
     figures_of,
@@ -79,7 +77,6 @@ from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.state_reads import StateReads
 from tidegate.taskmanager.task import Task, TaskChannels, TaskState
 from tidegate.taskmanager.task_figures import event_time_of, figures_of_source, records_given
-from tidegate.taskmanager.timers import OperatorTimers
 from tidegate.taskmanager.user_report import UserReport
 
 log = logging.getLogger("tidegate.worker")
@@ -429,21 +426,24 @@ class MicroBatchTask:
             )
             for op in task.chain.operators
         ]
-        timers = {} if own is None else dict(own.timers)
-        sizes = {} if own is None else dict(own.buckets)
-        everything = own is None or self._cut_anew
-        figures: Figures | None = {} if own is None or everything else own.figures
-        figures = None if figures is None else dict(figures)
-        written = self._keep_buckets(task, sink, timers, sizes, figures, everything)
+        keyed: list[tuple[OperatorId, HeapKeyedStateBackend]] = []
+        for op in task.chain.operators:
+            if op.context.keyed is not None:
+                assert isinstance(op.context.keyed, HeapKeyedStateBackend)
+                keyed.append((op.node.operator_id, op.context.keyed))
+        keeper = BucketKeeper(self._buckets, self._memory, own, self._loaded, self._cut_anew)
+        written = keeper.keep(keyed, self._tick.checkpoint_id, sink)
         state = OwnState(
             checkpoint_id=self._tick.checkpoint_id,
             operators=operators,
             ended_inputs=[channel.index for channel in task.inputs if channel.end_of_data],
             ended=ended,
             drained=task.drained,
-            timers=timers,
-            buckets=sizes,
-            figures=figures,
+            timers=keeper.timers,
+            buckets=keeper.sizes,
+            lone=sorted(keeper.lone),
+            skew_cut=0 if own is None else own.skew_met(self._cut_anew),
+            figures=keeper.figures,
             buckets_per_group=self._per_group,
             turns=[output.turn for output in self._edges],
             memo=b"" if ended else self._memos(task.chain),
@@ -453,68 +453,12 @@ class MicroBatchTask:
         )
         blob = dump_own(state)
         self._memory.keep_own(blob)
-        return written + len(blob), figures
+        return written + len(blob), keeper.figures
 
     def _memos(self, chain: OperatorChain) -> bytes:
         told = {i: op.memo() for i, op in enumerate(chain.operators) if isinstance(op, RemembersBatches)}
         told = {index: memo for index, memo in told.items() if memo is not None}
         return pickle.dumps(told, 5) if told else b""
-
-    def _keep_buckets(
-        self,
-        task: Task,
-        sink: InlineTaskStateWriter,
-        timers: dict[int, tuple[int, int]],
-        sizes: dict[int, int],
-        figures: Figures | None,
-        everything: bool,
-    ) -> int:
-        """Brings `timers`, `sizes` and `figures` up to date too."""
-        changed: dict[int, KeyedStates] = {}
-        keyed = [(op.node.operator_id, op.context.keyed) for op in task.chain.operators if op.context.keyed is not None]
-        for operator_id, backend in keyed:
-            assert isinstance(backend, HeapKeyedStateBackend)
-            taken = self._buckets.take_changed(backend, self._tick.checkpoint_id, sink, everything or len(keyed) > 1)
-            for bucket, snapshot in taken.items():
-                states = changed.setdefault(bucket, {})
-                if snapshot is not None:
-                    states[operator_id] = snapshot
-        if self._cut_anew:  # what had no other keys than those that have left is not among the changed ones
-            changed = {bucket: {} for bucket in sizes} | changed
-        for bucket in changed:
-            timers.pop(bucket, None)
-        for _, backend in keyed:
-            assert isinstance(backend, HeapKeyedStateBackend)
-            self._note_timers(backend, timers, changed.keys())
-        written = 0
-        for bucket, states in changed.items():
-            if figures is not None:
-                before = {} if everything else self._loaded.get(bucket, {})
-                add_difference(figures, before, figures_of(states))
-            if states:
-                blob = dump_bucket(states)
-                written += len(blob)
-                sizes[bucket] = len(blob)
-                self._memory.keep_bucket(bucket, blob)
-            elif sizes.pop(bucket, None) is not None:
-                self._memory.drop_bucket(bucket)
-        return written
-
-    def _note_timers(
-        self, backend: HeapKeyedStateBackend, timers: dict[int, tuple[int, int]], changed: Iterable[int]
-    ) -> None:
-        of_key = self._buckets.of_key
-        for table in backend.tables():
-            if table.info.kind != "timers":
-                continue
-            for key, (_, timestamp) in table.base:
-                bucket = of_key[key]
-                if bucket in changed:
-                    event, processing = timers.get(bucket, (NO_TIMER, NO_TIMER))
-                    if table.info.name == OperatorTimers.EVENT:
-                        timers[bucket] = min(event, timestamp), processing
-                    else:
-                        timers[bucket] = event, min(processing, timestamp)
 
     def _savepoint(self, chain: OperatorChain, at_end: bool) -> tuple[bytes, str]:
         """Its part of the savepoint, encoded; or why there is none, which is no reason to fail the batch: it would be

@@ -39,6 +39,8 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False  # only because it was told to
     timers: dict[int, tuple[int, int]] = {}  # bucket -> its next event timer and processing timer; NO_TIMER: none
     buckets: dict[int, int] = {}  # those that have a blob -> its bytes
+    lone: list[int] = []  # large buckets with a single key: they cannot be cut
+    skew_cut: int = 0  # the `skew` that was there when the keys were cut last; 0: none, or it is over
     figures: dict[str, tuple[int, int]] | None = None  # see Figures; None: not known, a version before wrote this
     buckets_per_group: int = 0  # how the keys are cut; 0: as the plan says
     turns: list[int] = []  # of the outputs that take their channels in turn, by edge
@@ -48,16 +50,39 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True):
     reached: int = MAX_WATERMARK  # how far it can go when inputs become idle
 
     def wanted_per_group(self, planned: int) -> int:
-        """Into how many buckets the next batch cuts a key group: twice as many when they have grown too large."""
+        """Into how many buckets the next batch cuts a key group: twice as many when they have grown too large, all or
+        one of them."""
         now = self.buckets_per_group or planned
-        grown = len(self.buckets) > 0 and sum(self.buckets.values()) > MOST_BUCKET_BYTES * len(self.buckets)
-        return 2 * now if grown and now < _MOST_PER_GROUP else now
+        sizes = self._cuttable()
+        grown = sum(sizes) > MOST_BUCKET_BYTES * len(sizes)
+        return 2 * now if now < _MOST_PER_GROUP and (grown or self._cut_for_skew()) else now
+
+    @property
+    def skew(self) -> int:
+        """The bytes of the largest bucket that can be cut, when it stands out; 0: none does."""
+        largest = max(self._cuttable(), default=0)
+        return largest if largest > _SKEWED * MOST_BUCKET_BYTES else 0
+
+    def skew_met(self, cut: bool) -> int:
+        """`skew_cut` of the batch that begins with this. `cut`: it has cut the keys anew."""
+        return self.skew if cut or not self.skew else self.skew_cut
+
+    def _cuttable(self) -> list[int]:
+        lone = set(self.lone)
+        return [size for bucket, size in self.buckets.items() if bucket not in lone]
+
+    def _cut_for_skew(self) -> bool:
+        """Not when the cut before has not made it smaller: then it is one of the keys that is so large, and all other
+        buckets would be cut to pieces for the sake of what lies beside it."""
+        skew, before = self.skew, self.skew_cut
+        return skew > 0 and not before * 3 // 4 < skew < before * 2
 
 
 NO_TIMER = 2**63 - 1
 MOST_BUCKET_BYTES = 1 << 18
 """On the average. A batch that touches one key reads and writes its whole bucket, and a row of Spark is in memory."""
 
+_SKEWED = 8  # times as large is a bucket that is cut though the others are small
 _MOST_PER_GROUP = 1 << 12
 
 KeyedStates = dict[OperatorId, KeyedSnapshot]
@@ -79,6 +104,10 @@ def load_own(blob: bytes) -> OwnState:
 
 def dump_bucket(states: KeyedStates) -> bytes:
     return _encode(states)
+
+
+def is_large(bucket: bytes) -> bool:
+    return len(bucket) > MOST_BUCKET_BYTES
 
 
 def load_bucket(blob: bytes) -> KeyedStates:

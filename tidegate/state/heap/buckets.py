@@ -67,6 +67,19 @@ class Buckets:
             for bucket, found in chunks.items()
         }
 
+    def with_one_key(self, backends: Iterable[HeapKeyedStateBackend], wanted: set[int]) -> set[int]:
+        """Those of the wanted buckets, none of which is empty, that hold a single key in all these backends."""
+        left = set(wanted)
+        first: dict[int, Any] = {}
+        for table in (table for backend in backends for table in backend.tables()):
+            for key in _keys(table, table.base):
+                if not left:
+                    return left
+                bucket = self.of_key[key]
+                if bucket in left and first.setdefault(bucket, key) != key:
+                    left.remove(bucket)
+        return left
+
     def _entries(self, table: HeapTable, wanted: set[int]) -> dict[int, tuple[list[Any], list[Any]]]:
         found: dict[int, tuple[list[Any], list[Any]]] = {}
         of_key, namespaced = self.of_key, table.info.namespaced
