@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.simulation import sim_slot
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import IN_ROCKSDB, Mode, Variation
+from tests.simulation.sim_slot import RandomTimeLimit
 from tidegate.common.errors import InternalError
 from tidegate.fault_tolerance.barriers import handlers as barriers
 from tidegate.fault_tolerance.barriers.subtask_checkpoint import SubtaskCheckpoint
@@ -106,6 +108,13 @@ def recording_goes_on_until_the_task_hears_of_the_barrier(patch: Patch) -> None:
         arrived(self, channel, element, now_ms)
 
     patch.setattr(BarrierTaskSide, "element_arrived", stop)
+
+    class Short(RandomTimeLimit):
+        def __init__(self, seed: str) -> None:
+            super().__init__(seed)
+            self._rate = 0.5
+
+    patch.setattr(sim_slot, "RandomTimeLimit", Short)  # too rare otherwise
 
 
 def offset_of_the_batch_before(patch: Patch) -> None:
