@@ -69,7 +69,7 @@ class DataGeneratorSource(Source[Any]):
         interval_ms = None if self._records_per_second is None else 1000.0 * split.stride / self._records_per_second
         position = 0 if offset is None else offset
         since = context.memos.get(split.split_id)
-        return DataGeneratorReader(self._function, split, position, end, interval_ms, context.clock, since)
+        return DataGeneratorReader(self._function, split, position, end, interval_ms, context, since)
 
     def get_produced_type(self) -> Any:
         return self._type_info
@@ -88,7 +88,7 @@ class DataGeneratorReader(SplitReader[Any]):
         position: int,
         end: int | None,
         interval_ms: float | None,
-        clock: Any,
+        context: SourceContext,
         since: tuple[int, float | None] | None = None,
     ) -> None:
         """`since`: where and when the rate has started; without it, here and with the first poll."""
@@ -97,7 +97,8 @@ class DataGeneratorReader(SplitReader[Any]):
         self._position = position
         self._end = end
         self._interval_ms = interval_ms
-        self._clock = clock
+        self._clock = context.clock
+        self._take = context.take
         self._anchor_position, self._anchor_ms = since or (position, None)
 
     def poll(self, max_records: int) -> list[Any] | None:
@@ -115,8 +116,9 @@ class DataGeneratorReader(SplitReader[Any]):
         if stop <= start:
             return []
         first, stride, function = self._split.first, self._split.stride, self._function
-        batch = [function(i) for i in range(first + start * stride, first + stop * stride, stride)]
-        self._position = stop
+        _, rest = self._take(list(range(first + start * stride, first + stop * stride, stride)))
+        batch = [function(i) for i in rest]
+        self._position = start + len(batch)
         return batch
 
     def offset(self) -> int:

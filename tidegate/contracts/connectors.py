@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -58,6 +58,10 @@ class SourceSplit:
         return (self.split_id,)
 
 
+def _all_of(values: list[Any]) -> tuple[list[Any], Iterator[Any]]:
+    return values, iter(values)
+
+
 class SourceContext:
     """What a reader may know of its place in the job."""
 
@@ -70,6 +74,9 @@ class SourceContext:
         # From any thread: there is something to poll, before `wake_at_ms`. None: nobody would hear it (BATCH).
         self.wake: Callable[[], None] | None = None
         self.memos: dict[str, Any] = {}  # split id -> what the reader before had to say to its successor: see `memo`
+        # For a reader that calls a function of the user for each record: gives a list to loop over and the iterator to
+        # do it with, which ends early when the time of this poll is up. The list then has what was taken.
+        self.take: Callable[[list[Any]], tuple[list[Any], Iterator[Any]]] = _all_of
 
 
 class SplitReader(abc.ABC, Generic[T]):

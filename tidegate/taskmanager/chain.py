@@ -40,7 +40,7 @@ class OperatorChain:
         self.source = self.head if isinstance(self.head, SourceOperator) else None
         self._limit = self.head.limit
         links = [ChainLink(operator, self._limit) for operator in self.operators]
-        self._links = links[1:]
+        self._links = links[1:] if self.source is None else links
         self._queues = [link.waiting for link in self._links]
         for i, operator in enumerate(self.operators):
             readers: dict[str | None, list[_Reader]] = {}
@@ -95,10 +95,16 @@ class OperatorChain:
         left, self.head.left = self.head.left, None
         return len(batch) if left is None else len(batch) - len(left)
 
+    def poll(self, source: SourceOperator, max_records: int, now_ms: float) -> int:
+        """`SourceOperator.poll` of its source: how many records were read."""
+        count = source.poll(max_records, now_ms)
+        self._links[0].keep_left()
+        return count
+
     @property
     def behind(self) -> bool:
-        """Records that the head has done with wait between operators, since the time was up. As long as they do, the
-        chain is to be given nothing else and not to be frozen: call `catch_up`."""
+        """Records that the head has done with, or the source has read, wait between operators, since the time was up.
+        As long as they do, the chain is to be given nothing else and not to be frozen: call `catch_up`."""
         return any(self._queues)
 
     def catch_up(self) -> None:

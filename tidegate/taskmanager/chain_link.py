@@ -21,7 +21,8 @@ _PIECE = 4096  # records that an operator is given at once: to leave the rest of
 
 
 class ChainLink:
-    """Into `operator`, which is not the head of its chain."""
+    """Into `operator`, which is not the head of its chain, or is a source: then only what it has polled and left of it
+    waits here."""
 
     def __init__(self, operator: Operator, limit: TimeLimit) -> None:
         self._operator = operator
@@ -34,8 +35,7 @@ class ChainLink:
             self._wait(batch)
             return
         self._process(batch)
-        if self._operator.left is not None:
-            self._keep_left()
+        self.keep_left()
 
     def watermark(self, timestamp: int) -> None:
         if self.waiting:
@@ -53,8 +53,7 @@ class ChainLink:
         """Give the operator what has waited longest."""
         method, argument = self.waiting.popleft()
         method(argument)
-        if self._operator.left is not None:
-            self._keep_left()
+        self.keep_left()
 
     def _wait(self, batch: RecordBatch) -> None:
         count = len(batch.values)
@@ -63,6 +62,9 @@ class ChainLink:
         while self.waiting and not self._limit.expired:
             self.go_on()
 
-    def _keep_left(self) -> None:
-        left, self._operator.left = self._operator.left, None
-        self.waiting.appendleft((self._process, left))
+    def keep_left(self) -> None:
+        """What the operator has left of what it was given is the next that it will be given."""
+        left = self._operator.left
+        if left is not None:
+            self._operator.left = None
+            self.waiting.appendleft((self._process, left))

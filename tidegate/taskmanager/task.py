@@ -221,7 +221,7 @@ class Task:
         if not source.finished:
             if not self.can_emit:
                 return False
-            count = source.poll(min(self._slice, self.may_read), now_ms)
+            count = self.chain.poll(source, min(self._slice, self.may_read), now_ms)
             if count:
                 self.records_in += count
                 self.may_read -= count

@@ -9,6 +9,7 @@ from tidegate.connectors.collection import CollectionReader
 from tidegate.connectors.datagen import DataGeneratorReader, DataGeneratorSplit
 from tidegate.connectors.kafka.reading import KafkaPartitionReader, KafkaSplit
 from tidegate.connectors.number_sequence import NumberSequenceReader
+from tidegate.contracts.connectors import SourceContext
 
 
 class Client:
@@ -38,9 +39,10 @@ def test_readers_of_what_is_counted_know_their_share() -> None:
     assert elements.progress() == 0.25
     assert CollectionReader([], 0).progress() == 0.0
     split = DataGeneratorSplit("0", 0, 1)
-    generated = DataGeneratorReader(lambda i: i, split, 30, 60, None, None)
+    context = SourceContext("numbers", 0, 1, None)
+    generated = DataGeneratorReader(lambda i: i, split, 30, 60, None, context)
     assert generated.progress() == 0.5
-    assert DataGeneratorReader(lambda i: i, split, 30, None, None, None).progress() is None
+    assert DataGeneratorReader(lambda i: i, split, 30, None, None, context).progress() is None
 
 
 def test_a_partition_knows_its_share_when_it_has_a_stop_and_what_waits_when_it_was_fetched_from() -> None:

@@ -13,8 +13,8 @@ from small_jobs import environment, ticks
 
 from tidegate.common import Duration, WatermarkStrategy
 from tidegate.common.job_status import JobStatus
-from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
-from tidegate.datastream.connectors import CollectSink
+from tidegate.datastream import KeyedProcessFunction, ProcessFunction, StreamExecutionEnvironment
+from tidegate.datastream.connectors import CollectSink, DataGeneratorSource
 from tidegate.taskmanager.slot import SlotRuntime
 from tidegate.taskmanager.task import Task
 from tidegate.taskmanager.time_limit import TimeLimit
@@ -100,6 +100,14 @@ class World:
                     slot.runtime.limit.look(cls.job.clock.now)
 
 
+class Stamps(ProcessFunction):
+    """The records' timestamps, if they are still those that they were given."""
+
+    def process_element(self, value: int, ctx: ProcessFunction.Context) -> Any:
+        assert ctx.timestamp() == value
+        yield value
+
+
 def slowly(value: int) -> int:
     World.slow(value)
     return value
@@ -144,11 +152,29 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "timestamps": lambda s: with_time(s.map(slowly)).map(slowly),
 }
 
+SOURCES: dict[str, Callable[[StreamExecutionEnvironment], Any]] = {
+    "a generator": lambda env: generated(env, slowly, WatermarkStrategy.no_watermarks()),
+    "timestamps of a source": lambda env: generated(env, lambda i: i, slow_timestamps()).process(Stamps()),
+    "timestamps of a source of slow records": lambda env: generated(env, slowly, slow_timestamps()),
+    "timestamps in the chain of a source": lambda env: generated(env, lambda i: i, slow_timestamps()).map(slowly),
+}
 
-@pytest.fixture(params=KINDS)
+
+def generated(env: StreamExecutionEnvironment, function: Callable[[int], int], strategy: WatermarkStrategy) -> Any:
+    return env.from_source(DataGeneratorSource(function, COUNT), strategy, "numbers")
+
+
+def slow_timestamps() -> WatermarkStrategy:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(0))
+    return strategy.with_timestamp_assigner(lambda v, _: slowly(v))
+
+
+@pytest.fixture(params=[*KINDS, *SOURCES])
 def env(request: Any) -> StreamExecutionEnvironment:
     env = environment({"execution.checkpointing.interval": "300 ms", "execution.checkpointing.min-pause": "0 ms"})
-    KINDS[request.param](ticks(env, count=COUNT, burst=COUNT)).sink_to(CollectSink())
+    kind = request.param
+    stream = SOURCES[kind](env) if kind in SOURCES else KINDS[kind](ticks(env, count=COUNT, burst=COUNT))
+    stream.sink_to(CollectSink())
     return env
 
 
@@ -195,7 +221,10 @@ def test_a_slot_looks_up_after_every_slow_record(
         assert sum(calls) >= COUNT - SLOW_FROM
 
 
-@pytest.mark.parametrize("env", ["map behind a source", "two slow ones", "behind an operator with keys"], indirect=True)
+KINDS_BEHIND = ["map behind a source", "two slow ones", "behind an operator with keys", "timestamps of a source"]
+
+
+@pytest.mark.parametrize("env", KINDS_BEHIND, indirect=True)
 @pytest.mark.parametrize("alignment", ["aligned", "unaligned"])
 def test_a_snapshot_waits_for_records_that_were_left_in_the_chain(
     env: StreamExecutionEnvironment, calls: list[int], alignment: str

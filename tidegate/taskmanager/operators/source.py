@@ -6,7 +6,7 @@ import pickle
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from tidegate.common.errors import check_internal
+from tidegate.common.errors import InternalError, check_internal
 from tidegate.common.ids import CheckpointId
 from tidegate.common.watermark_strategy import AlignmentGroup
 from tidegate.contracts.batches import RecordBatch
@@ -72,6 +72,7 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
         self._all_splits = spec.splits
         self._splits: list[_OpenSplit] = []
         self._turn = 0  # index of the split to poll next
+        self._polled: _OpenSplit | None = None  # the one that had records last; they may be `left`
         self._completed_offsets: dict[CheckpointId, list[tuple[SplitReader[Any], Any]]] = {}
         self._strategy = spec.watermark_strategy
         self.alignment: AlignmentGroup | None = getattr(spec.watermark_strategy, "alignment", None)
@@ -99,6 +100,7 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
         self._place = SourceContext(self.name, c.subtask, c.parallelism, c.clock)
         self._place.runtime_context = OperatorRuntimeContext(c)
         self._place.memos = self._resumed.readers
+        self._place.take = self.limit.take
         self._turn = self._resumed.turn
         self._idle = self._resumed.idle
         post = c.post
@@ -147,7 +149,8 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
 
     def poll(self, max_records: int, now_ms: float) -> int:
         """Read and emit one batch from the next split that has records. 0: nothing right now (see `wake_at_ms`), or
-        `finished`."""
+        `finished`. When the time is up the last of the records may be `left`: `process` goes on with them, before the
+        next poll and before a snapshot, since the offset is behind them."""
         self.wake_at_ms = None
         for _ in range(len(self._splits)):
             count = len(self._splits)
@@ -182,6 +185,7 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
                 self.fail(f"reading split '{current.split.split_id}'", error)
             if len(polled):
                 self.wake_at_ms = None  # an empty split before it says nothing of this one, which may have more
+                self._polled = current
                 self._emit(self._stamped(polled), current, now_ms)
                 return len(polled)
             wake = now_ms + _IDLE_POLL_MS if wake is None else wake
@@ -190,6 +194,12 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
                 return 0
         self.finished = self._complete and self.wake_at_ms is None
         return 0
+
+    def process(self, batch: RecordBatch) -> None:
+        """What was left of the records that were polled last."""
+        if self._polled is None:
+            raise InternalError(f"source '{self.name}' is given records that it has not polled")
+        self._emit(self._stamped(batch), self._polled, self.context.clock.now_ms())
 
     @property
     def settling(self) -> bool:
@@ -317,12 +327,13 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
         if self._extract is None:
             return batch
         extract = self._extract
-        rest = iter(batch.values)
+        taken, rest = self.limit.take(batch.values)
         old = batch.timestamps if batch.timestamps is not None else repeat(-(2**63), len(batch.values))
         try:
-            stamps = [extract(v, t) for v, t in zip(rest, old, strict=True)]
+            stamps = [extract(v, t) for v, t in zip(rest, old, strict=False)]
         except Exception as error:
-            self.fail_at("extract_timestamp()", error, batch.values, rest)
+            self.fail_at("extract_timestamp()", error, taken, rest)
+        batch = self.taken(batch, taken)
         if set(map(type, stamps)) != {int}:
             stamps = whole_timestamps(self, stamps, batch.values)
         return RecordBatch(batch.values, stamps)
