@@ -48,8 +48,9 @@ def open_writer(
     of_all: Sequence[Any] | None = None,
     job_id: str = "job",
     checked: bool = True,
+    memo: Any = None,
 ) -> Any:
-    """`checked` is False for one of a job that runs."""
+    """`checked` is False for one of a job that runs. `memo`: of the writer in the micro-batch before."""
     if checked:
         sink.check_start(1)
     shipped = pickle.loads(pickle.dumps(sink))
@@ -64,6 +65,7 @@ def open_writer(
         restored_committables=restored,
         committables_of_all=[sink.shown_to_all(c) for c in (restored if of_all is None else of_all)],
     )
+    context.memo = memo
     writer = shipped.create_writer(context)
     writer.committer = shipped.create_committer()
     return writer
@@ -277,6 +279,26 @@ def test_the_last_row_of_a_key_wins_and_a_commit_may_be_repeated(database: Datab
     for _ in range(2):  # as after a crash: what was applied is not applied again over what came later
         assert writer.committer.commit([*first, *second]) == []
         assert database.psql(f"SELECT id, text FROM {table} ORDER BY id") == "2|d\n"
+
+
+def test_all_micro_batches_of_an_attempt_have_one_row_in_the_ledger(database: Database, table: str) -> None:
+    sink = to(database, table).upsert().build()
+    memo = None
+    for batch in range(5):
+        writer = open_writer(sink, memo=memo)
+        lost = open_writer(sink, memo=memo)  # another try of the same task, which does not count
+        lots = barrier_of(writer, rows(batch, batch + 1) if batch != 2 else [])
+        barrier_of(lost, rows(99))
+        memo = pickle.loads(pickle.dumps(writer.memo()))
+        for _ in range(2):  # the driver does not know that it has done so
+            assert writer.committer.commit(lots) == []
+        for one in (writer, lost):
+            one.close()
+    assert ids(database, table) == [0, 1, 2, 3, 4, 5]
+    restarted = open_writer(sink)
+    assert restarted.committer.commit(barrier_of(restarted, rows(7))) == []
+    ledger = database.execute(f"SELECT lot FROM tidegate_ledger WHERE sink LIKE '%op-{table}' ORDER BY lot")
+    assert ledger == [(1,), (4,)]
 
 
 def test_lots_that_a_rescaling_has_dealt_out_are_applied_in_their_order(database: Database, table: str) -> None:

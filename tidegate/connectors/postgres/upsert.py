@@ -5,8 +5,9 @@ key would wait for a commit that can only come after it. Instead the rows betwee
 travel in the checkpoint, and the commit applies them in one transaction that also moves the ledger's row of the writer
 to this lot. A commit that is repeated finds the ledger there already and does nothing.
 
-The ledger's row belongs to one writer (a subtask of one attempt), never to the job: numbers of the job's checkpoints
-come again when it is started from an older savepoint, and new lots would be taken for applied ones.
+The ledger's row belongs to one writer (a subtask of one attempt, over all its micro-batches), never to the job: numbers
+of the job's checkpoints come again when it is started from an older savepoint, and new lots would be taken for applied
+ones.
 
 Lots with the same key are applied in their order. Those of one writer come one after the other. After a recovery keys
 have other writers, which know from the checkpoint which lots of the earlier ones wait, whoever has to apply them: a
@@ -120,9 +121,11 @@ class UpsertWriter(SinkWriter[Any, Lot]):
         names = key or self._table.key
         self._places = [self._table.columns.index(column) for column in names]
         self._sink = sink
-        self._writer = f"{context.subtask}-{uuid.uuid4().hex}"
-        self._lots = 0
-        self._last_ms = 0.0
+        self._writer: str
+        self._lots: int
+        self._last_ms: float
+        made = f"{context.subtask}-{uuid.uuid4().hex}"
+        self._writer, self._lots, self._last_ms = context.memo or (made, 0, 0.0)
         self._rows: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}  # by key; None: delete it
 
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
@@ -149,6 +152,10 @@ class UpsertWriter(SinkWriter[Any, Lot]):
         deletes = [key for key, row in rows.items() if row is None]
         after_ms, self._last_ms = self._last_ms, self._clock.now_ms()
         return [Lot(self._sink, self._writer, self._lots, upserts, deletes, self._generation, after_ms)]
+
+    def memo(self) -> tuple[str, int, float]:
+        """The ledger keeps the row of a writer for a month: one of each micro-batch would be too many."""
+        return self._writer, self._lots, self._last_ms
 
 
 class UpsertCommitter(Committer[Lot]):
