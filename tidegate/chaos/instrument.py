@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from tidegate.chaos.attributes import watch_attributes
+from tidegate.chaos.commit_faults import fail_commits
 from tidegate.chaos.draws import WorkerFault, worker_faults
 from tidegate.chaos.segment import Segment, note_fault
 from tidegate.chaos.storage_faults import WAYS, BadTime, ChaosStorage, FaultyWorkerStorage
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.contracts.batches import RecordBatch
-from tidegate.contracts.connectors import Committer, Sink
 from tidegate.graph.operator_specs import SinkSpec
 from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.worker_storage import WorkerStorage
@@ -107,7 +107,7 @@ class ChaosInstrument(Instrument):
         spec = operator.node.spec
         for fault in self._faults:
             if fault.kind == "commit" and isinstance(spec, SinkSpec):
-                self._fail_commits(spec.sink, fault)
+                fail_commits(spec.sink, self._bad_time(fault, "fails", "commits fail"))
             elif fault.kind == "exception" and operator.node.operator_id == self._target(fault):
                 self._raise_in(operator, fault)
 
@@ -170,37 +170,12 @@ class ChaosInstrument(Instrument):
             operator.process = failing(operator.process)  # type: ignore[method-assign, assignment]
             operator.process_second = failing(operator.process_second)  # type: ignore[method-assign, assignment]
 
-    def _fail_commits(self, sink: Sink[Any, Any], fault: WorkerFault) -> None:
-        bad_time = self._bad_time(fault, "fails", "commits fail")
-        create = sink.create_committer
-
-        def create_committer() -> Committer[Any] | None:
-            committer = create()
-            return None if committer is None else FailingCommits(committer, bad_time)
-
-        object.__setattr__(sink, "create_committer", create_committer)  # this worker's copy of it
-
     def _bad_time(self, fault: WorkerFault, way: str, detail: str) -> BadTime:
         begins = self._began + fault.after_s
         return BadTime(begins, begins + fault.length, way, lambda: self._note(fault, detail), clock=self._clock)
 
     def _note(self, fault: WorkerFault, detail: str) -> None:
         note_fault(self._segment.folder, fault.kind, where=f"slot {self._slot}", attempt=self._attempt, detail=detail)
-
-
-class FailingCommits(Committer[Any]):
-    """A committer in a bad time."""
-
-    def __init__(self, committer: Committer[Any], bad_time: BadTime) -> None:
-        self._committer = committer
-        self._bad_time = bad_time
-
-    def commit(self, committables: list[Any]) -> list[Any]:
-        self._bad_time.strike()
-        return self._committer.commit(committables)
-
-    def close(self) -> None:
-        self._committer.close()
 
 
 def slow_down(source: SourceOperator, rate: float, clock: Callable[[], float] = time.monotonic) -> None:

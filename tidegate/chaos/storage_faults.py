@@ -30,6 +30,7 @@ class BadTime:
     struck: bool = False
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    by: str = "tidegate chaos"  # who is to blame: stands in the errors
 
     def strike(self) -> None:
         """Before a write."""
@@ -41,10 +42,10 @@ class BadTime:
         if self.way == "is slow":
             self.sleep(_SLOW_S)
         elif self.way == "is full":
-            error = OSError(errno.ENOSPC, "No space left on device (tidegate chaos)")
+            error = OSError(errno.ENOSPC, f"No space left on device ({self.by})")
             raise StorageUnavailableError(str(error)) from error
         else:
-            raise StorageUnavailableError("the storage does not answer (tidegate chaos)")
+            raise StorageUnavailableError(f"the storage does not answer ({self.by})")
 
 
 class FaultyWorkerStorage:

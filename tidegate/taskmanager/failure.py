@@ -9,6 +9,8 @@ import re
 import traceback
 from collections.abc import Iterable
 
+import msgspec
+
 from tidegate.common.errors import (
     ConfigurationError,
     InternalError,
@@ -18,9 +20,10 @@ from tidegate.common.errors import (
     StorageUnavailableError,
     TidegateError,
 )
-from tidegate.common.ids import CheckpointId
+from tidegate.common.ids import CheckpointId, SlotIndex
 from tidegate.common.texts import encodable
 from tidegate.common.value_conversion import shorten
+from tidegate.network.transport import ConnectionLostError
 from tidegate.protocol.messages import MAX_SUMMARY, MAX_TRACEBACK, FailureInfo
 from tidegate.state.evolution import StateSchemaError
 
@@ -105,6 +108,11 @@ def user_traceback(error: BaseException) -> str:
 
 def _user_frames(stack: Iterable[traceback.FrameSummary]) -> Iterable[traceback.FrameSummary]:
     return (f for f in stack if not os.path.abspath(f.filename).startswith(_PACKAGE))
+
+
+def describe_lost_connection(slot: SlotIndex, error: ConnectionLostError) -> FailureInfo:
+    """Of a slot whose connection to another one broke: a better cause, when there is one, takes its place."""
+    return msgspec.structs.replace(describe(error), summary=f"slot {slot}: {error}", consequence=True)
 
 
 def describe(error: BaseException) -> FailureInfo:

@@ -7,16 +7,28 @@ the sockets and the time are not real.
 from tidegate.testing.clock import EPOCH, ManualClock
 from tidegate.testing.comparison import assert_same_under_faults
 from tidegate.testing.coroutines import Pause
-from tidegate.testing.faults import FailAt, Fault, KillWorker, PlannedFailure
+from tidegate.testing.faults import (
+    CommitsFail,
+    CutConnections,
+    FailAt,
+    Fault,
+    FreezeWorker,
+    KillWorker,
+    PlannedFailure,
+    StorageFails,
+)
 from tidegate.testing.harness import Harness, TwoInputHarness
 from tidegate.testing.in_process_job import InProcessJob
 from tidegate.testing.inputs import Feed, Record, Wait, Watermark, scripted
 
 __all__ = [
     "EPOCH",
+    "CommitsFail",
+    "CutConnections",
     "FailAt",
     "Fault",
     "Feed",
+    "FreezeWorker",
     "Harness",
     "InProcessJob",
     "KillWorker",
@@ -24,6 +36,7 @@ __all__ = [
     "Pause",
     "PlannedFailure",
     "Record",
+    "StorageFails",
     "TwoInputHarness",
     "Wait",
     "Watermark",

@@ -1,15 +1,12 @@
-"""Faults of an in-process job: an operator fails at a record, a worker is killed at a moment. Each happens once."""
+"""Faults of an in-process job: an operator fails, a worker dies, freezes or is cut off, storage or commits go wrong.
+
+Each happens once. Those that name a moment have either `after_ms`, when the job has run for so long on its own clock,
+or `checkpoint`, when the checkpoint with this number (the first one of a new job is 1) is triggered."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from tidegate.contracts.batches import RecordBatch
-from tidegate.taskmanager.operators.base import Operator
-from tidegate.taskmanager.operators.source import SourceOperator
+from dataclasses import dataclass, field
+from typing import Literal
 
 
 class PlannedFailure(Exception):
@@ -27,80 +24,75 @@ class FailAt:
 
 
 @dataclass(frozen=True)
-class KillWorker:
-    """A worker is killed when the job has run for so long on its own clock."""
+class _AtMoment:
+    """See the module's docstring: exactly one of the two is given."""
 
-    after_ms: float
+    after_ms: float | None = None
+    checkpoint: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if (self.after_ms is None) == (self.checkpoint is None):
+            raise ValueError(
+                f"{type(self).__name__}: say when, either after_ms=... on the job's clock or checkpoint=..., the "
+                "number of the checkpoint at whose beginning it happens"
+            )
+
+
+@dataclass(frozen=True)
+class _ForAWhile(_AtMoment):
+    for_ms: float = field(default=100.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.for_ms <= 0:
+            raise ValueError(f"{type(self).__name__}: for_ms has to be more than 0, it is {self.for_ms}")
+
+
+@dataclass(frozen=True)
+class KillWorker(_AtMoment):
+    """A worker is killed: the next attempt goes on from the last complete checkpoint."""
+
     slot: int = 0
 
 
-Fault = FailAt | KillWorker
+@dataclass(frozen=True)
+class FreezeWorker(_ForAWhile):
+    """A worker stands still for `for_ms`, as under SIGSTOP: it processes nothing and is silent, and what it is sent
+    waits for it. Frozen for longer than `heartbeat.timeout` it is taken for dead; otherwise the job goes on."""
+
+    slot: int = 0
 
 
-class FaultPlan:
-    """The faults that are still to come."""
+@dataclass(frozen=True)
+class CutConnections(_AtMoment):
+    """The connections between a worker and all others break, and what is under way on them is lost. Both ends fail with
+    a ConnectionLostError, so the attempt is over. Only in a job with two slots or more."""
 
-    def __init__(self, faults: Sequence[Fault] = ()) -> None:
-        for fault in faults:
-            if not isinstance(fault, (FailAt, KillWorker)):
-                raise TypeError(f"a fault is a FailAt or a KillWorker, got {fault!r}")
-        self._failures = [fault for fault in faults if isinstance(fault, FailAt)]
-        self._kills = sorted((f for f in faults if isinstance(f, KillWorker)), key=lambda kill: kill.after_ms)
-        self._seen: Counter[str] = Counter()  # records by operator id
+    slot: int = 0
 
-    def next_deadline(self) -> float | None:
-        """In milliseconds after the start of the job."""
-        return self._kills[0].after_ms if self._kills else None
 
-    def worker_to_kill(self, passed_ms: float) -> int | None:
-        if not self._kills or self._kills[0].after_ms > passed_ms:
-            return None
-        return self._kills.pop(0).slot
+@dataclass(frozen=True)
+class StorageFails(_ForAWhile):
+    """For `for_ms` what is written to the checkpoint storage, state of the workers and metadata alike, "fails", finds
+    it "full", or, when it is "slow", is written only when the time is over. What is read comes as always."""
 
-    def watch(self, operator: Operator) -> None:
-        """Stand in front of an operator that a fault names. Before it is wired to the others."""
-        names = (operator.node.name, operator.node.name.removeprefix("Source: "), operator.node.uid)
-        if not any(fault.operator in names for fault in self._failures):
-            return
-        if isinstance(operator, SourceOperator):
-            self._watch_source(operator, names)
-        else:
-            operator.process = self._watched(operator.process, operator, names)  # type: ignore[method-assign]
-            second = self._watched(operator.process_second, operator, names)
-            operator.process_second = second  # type: ignore[method-assign]
+    how: Literal["fails", "slow", "full"] = field(default="fails", kw_only=True)
 
-    def _watched(self, process: Any, operator: Operator, names: tuple[str | None, ...]) -> Any:
-        def watched(batch: RecordBatch) -> None:
-            fault, before = self._due(operator, names, len(batch))
-            if fault is None:
-                process(batch)
-                return
-            if before:
-                process(batch.slice(0, before))
-            raise fault.error or PlannedFailure(f"{fault.operator} fails at record {fault.record}, as planned")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.how not in ("fails", "slow", "full"):
+            raise ValueError(f"StorageFails: how is 'fails', 'slow' or 'full', got {self.how!r}")
 
-        return watched
 
-    def _watch_source(self, operator: SourceOperator, names: tuple[str | None, ...]) -> None:
-        poll = operator.poll
+@dataclass(frozen=True)
+class CommitsFail(_ForAWhile):
+    """For `for_ms` every commit of a sink fails, or of that alone whose name or uid is `operator`. The tries of one
+    commit follow each other at once, so the job fails over when it has none left (`tidegate.sink.commit-retries`), and
+    commits again after the restart."""
 
-        def watched(max_records: int, now_ms: float) -> int:
-            fault, _ = self._due(operator, names, 1)
-            if fault is not None:
-                raise fault.error or PlannedFailure(f"{fault.operator} fails at record {fault.record}, as planned")
-            count = poll(max_records, now_ms)
-            self._seen[operator.node.operator_id] += count - 1
-            return count
+    operator: str | None = field(default=None, kw_only=True)
 
-        operator.poll = watched  # type: ignore[method-assign]
 
-    def _due(self, operator: Operator, names: tuple[str | None, ...], count: int) -> tuple[FailAt | None, int]:
-        """The fault within the next `count` records, and how many records come before it."""
-        seen = self._seen[operator.node.operator_id]
-        self._seen[operator.node.operator_id] = seen + count
-        for fault in self._failures:
-            if fault.operator in names and fault.record <= seen + count:
-                self._failures.remove(fault)
-                self._seen[operator.node.operator_id] = max(seen, fault.record - 1)
-                return fault, max(0, fault.record - 1 - seen)
-        return None, 0
+Fault = FailAt | KillWorker | FreezeWorker | CutConnections | StorageFails | CommitsFail
+Strike = KillWorker | FreezeWorker | CutConnections
+"""What befalls a worker at a moment."""

@@ -65,13 +65,14 @@ from tidegate.protocol.instructions import (
     SubmitGang,
     WriteMetadata,
 )
-from tidegate.protocol.messages import Message, Register, SlotToMaster
+from tidegate.protocol.messages import Message, Register, SlotToMaster, TriggerCheckpoint
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.filesystem import delete_claimed
 from tidegate.storage.leases.keeper import DirectoryTakenError
 from tidegate.taskmanager.failure import OperatorFailure
-from tidegate.testing.clock import EPOCH, ManualClock
-from tidegate.testing.faults import Fault, FaultPlan
+from tidegate.testing.clock import ManualClock
+from tidegate.testing.fault_plan import FaultPlan
+from tidegate.testing.faults import CutConnections, Fault, FreezeWorker
 from tidegate.testing.in_process_slot import InProcessSlot
 
 M = TypeVar("M")
@@ -93,12 +94,13 @@ class InProcessJob(InstructionCarrier):
 
     def __init__(self, env: StreamExecutionEnvironment, faults: Sequence[Fault] = ()) -> None:
         self.clock = ManualClock()
-        self.faults = FaultPlan(faults)
+        self.faults = FaultPlan(faults, self.clock)
         configuration = Configuration(env._configuration)
         if not configuration.contains_key(options.CHECK_MUTATIONS.key):
             configuration.set(options.CHECK_MUTATIONS, True)
         submission = intercepted(Submission(_without_splits(env), configuration))
         self.graph = make_splits(submission.graph)
+        self.faults.check(self.graph.num_slots)
         self.prepared: PreparedJob = prepare_job(self.graph, submission.configuration, instrument=submission.instrument)
         self.master = self.prepared.master
         self._discovery = DiscoveryWork(self.graph)
@@ -114,6 +116,7 @@ class InProcessJob(InstructionCarrier):
         self.error: BaseException | None = None  # the first failure of the job's own code, as it was raised
         self._exited: set[AttemptNumber] = set()
         self._loss: str | None = None  # how the current gang was lost
+        self._late_metadata: list[tuple[float, WriteMetadata, str | None]] = []  # written, and (when) it is heard of
         self._requests = 0
         publisher = JobPublisher(self.graph, "STREAMING", self.graph.num_slots, self.clock.now, configuration)
         self._published = MasterPublisher(publisher, self.graph, self.master)
@@ -149,6 +152,7 @@ class InProcessJob(InstructionCarrier):
                 self._take_message()
             for slot in self.slots:
                 moved = slot.step() or moved
+            moved = self._hear_late() or moved
             moved = self._strike() or moved
             self._report_exit()
             if not moved and not self.to_master:
@@ -172,9 +176,8 @@ class InProcessJob(InstructionCarrier):
             if self.ended is not None:
                 return self
             due = [self.master.next_deadline()]
-            due += [s.runtime.next_deadline() for s in self.slots if s.runtime is not None and s.working and not s.held]
-            due += [s.coroutines.next_deadline() for s in self.slots if s.working and not s.held]
-            due.append(self.faults.next_deadline())
+            due += [slot.next_deadline() for slot in self.slots]
+            due += [self.faults.next_deadline(), *(when for when, _, _ in self._late_metadata)]
             following = min((t for t in due if t is not None), default=until)
             self.clock.now = min(until, max(following, self.clock.now))
             for slot in self.slots:
@@ -313,6 +316,8 @@ class InProcessJob(InstructionCarrier):
             slot.leave()
 
     def send(self, instruction: Send) -> None:
+        if isinstance(instruction.message, TriggerCheckpoint):
+            self.faults.checkpoint_triggered(instruction.message.barrier.checkpoint_id)
         found = self.slots[instruction.slot]
         if found.incarnation == instruction.incarnation:
             found.on_message(decode_from_master(encode(instruction.message)))
@@ -320,13 +325,29 @@ class InProcessJob(InstructionCarrier):
     def write_metadata(self, instruction: WriteMetadata) -> None:
         error: str | None = None
         try:
+            self.faults.bad_times.metadata_written()
             write_metadata(self.prepared.storage, instruction)
         except Exception as failure:
             error = str(failure)
             if isinstance(failure, DirectoryTakenError):
                 self.carry_out(self.master.on_directory_taken(error, self.clock.now))
+        until = self.faults.bad_times.take_delay()
+        if until is None:
+            self._metadata_written(instruction, error)
+        else:
+            self._late_metadata.append((until, instruction, error))
+
+    def _metadata_written(self, instruction: WriteMetadata, error: str | None) -> None:
         answer = self.master.on_metadata_written
         self.carry_out(answer(instruction.attempt, instruction.metadata.checkpoint_id, error, self.clock.now))
+
+    def _hear_late(self) -> bool:
+        """Of the metadata whose writing has taken its time. False: of none."""
+        due = [one for one in self._late_metadata if one[0] <= self.clock.now]
+        self._late_metadata = [one for one in self._late_metadata if one[0] > self.clock.now]
+        for _, instruction, error in due:
+            self._metadata_written(instruction, error)
+        return bool(due)
 
     def record_snapshot(self, instruction: RecordSnapshot) -> None:
         raise InternalError("a job in one process has no high availability")
@@ -381,13 +402,22 @@ class InProcessJob(InstructionCarrier):
             self.carry_out(self.master.on_gang_exit(attempt, loss, self.clock.now))
 
     def _strike(self) -> bool:
-        """Kill the worker whose time has come. False: there is none."""
-        slot = self.faults.worker_to_kill(self.clock.now - EPOCH) if self._runs else None
-        if slot is None:
+        """Let what is due befall the workers. False: nothing is."""
+        strike = self.faults.take_strike() if self._runs else None
+        if strike is None:
             return False
-        self._loss = f"worker {slot} was killed by the fault plan"
-        for one in self.slots:
-            one.leave()
+        struck = self.slots[strike.slot]
+        if isinstance(strike, FreezeWorker):
+            struck.frozen_until = self.clock.now + strike.for_ms
+        elif isinstance(strike, CutConnections):
+            for peer in self.slots:
+                if peer is not struck:
+                    peer.cut(struck.slot)
+                    struck.cut(peer.slot)
+        else:
+            self._loss = f"worker {strike.slot} was killed by the fault plan"
+            for one in self.slots:
+                one.leave()
         return True
 
     @property

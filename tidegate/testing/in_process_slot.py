@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -11,18 +12,19 @@ import msgspec
 
 from tidegate.common.errors import InternalError
 from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.network.transport import ConnectionLostError
 from tidegate.network.wire import Frame
 from tidegate.protocol.codec import decode_from_slot, encode
 from tidegate.protocol.messages import Deploy, Leave, MasterToSlot, Message, SlotHeartbeat, TaskFailed
 from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.deployment import SlotPlan
-from tidegate.taskmanager.failure import describe
+from tidegate.taskmanager.failure import describe, describe_lost_connection
 from tidegate.taskmanager.instrument import Instrument
 from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.slot import SlotRuntime
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.coroutines import Coroutines
-from tidegate.testing.faults import FaultPlan
+from tidegate.testing.fault_plan import FaultPlan
 
 
 class SlotsOfJob(Protocol):
@@ -51,12 +53,15 @@ class InProcessSlot:
         self.left = False  # told to leave, and did; or killed
         self.muted = False  # hears and says nothing: as if the process was frozen
         self.held = False  # processes nothing: as if user code did not return
+        self.frozen_until = -math.inf  # on the job's clock: processes nothing, says nothing, and hears it all later
+        self.lost: ConnectionLostError | None = None  # what the transport raises from now on
         self.coroutines = Coroutines()
         self._job = job
         self._instrument = Instrument()  # the job's own, if it has one
         self._mail: deque[MasterToSlot] = deque()  # that came while it was held
         self._inbox: deque[Frame] = deque()
         self._async: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+        self._late: list[tuple[float, Callable[[], None]]] = []  # (when, mail): of what takes its time
 
     # ------------------------------------------------------------ SlotHost
     @property
@@ -64,17 +69,21 @@ class InProcessSlot:
         return self
 
     def send(self, to: SlotIndex, frame: Frame) -> None:
+        if self.lost is not None:
+            raise self.lost
         frame = frame.detached()
         self._job.frames.append(frame)
         self._job.slots[to]._inbox.append(frame)
 
     def receive(self) -> list[Frame]:
+        if self.lost is not None:
+            raise self.lost
         found = list(self._inbox)
         self._inbox.clear()
         return found
 
     def send_to_master(self, message: Message) -> None:
-        if not self.muted:
+        if not self.muted and not self.frozen:
             self._job.to_master.append(decode_from_slot(encode(message)))
 
     def run_async(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
@@ -108,10 +117,19 @@ class InProcessSlot:
         self._job.traces.append(text)
 
     # ------------------------------------------------------------ driven by the job
+    @property
+    def frozen(self) -> bool:
+        return self.clock.now < self.frozen_until
+
+    def cut(self, peer: SlotIndex) -> None:
+        """The connection to a peer is lost, with all that is under way to this slot."""
+        self._inbox.clear()
+        self.lost = ConnectionLostError(f"the connection to slot {peer} was lost (cut by the fault plan)")
+
     def on_message(self, message: MasterToSlot) -> None:
         if self.muted or self.left:
             return
-        if self.held:
+        if self.held or self.frozen:
             self._mail.append(message)
         elif isinstance(message, Leave):
             self.leave()
@@ -128,8 +146,19 @@ class InProcessSlot:
         if self.runtime is not None:
             self.runtime.close()
 
+    def next_deadline(self) -> float | None:
+        """When it has something to do even if nothing arrives."""
+        if not self.working or self.held:
+            return None
+        if self.frozen:
+            return self.frozen_until
+        times = [self.coroutines.next_deadline(), *(when for when, _ in self._late)]
+        if self.runtime is not None:
+            times.append(self.runtime.next_deadline())
+        return min((time for time in times if time is not None), default=None)
+
     def step(self) -> bool:
-        if not self.working or self.runtime is None or self.held:
+        if not self.working or self.runtime is None or self.held or self.frozen:
             return False
         while self._mail:
             self.on_message(self._mail.popleft())
@@ -144,8 +173,9 @@ class InProcessSlot:
                 result = work()
             except Exception as failure:
                 error = failure
-            done(result, error)
+            self._heard_of(lambda done=done, result=result, error=error: done(result, error))  # type: ignore[misc]
             worked = True
+        worked = self._hear_late() or worked
         worked = self.coroutines.run(self.clock.now) or worked
         for frame in self.receive():
             self._runtime().on_frame(frame)
@@ -154,10 +184,25 @@ class InProcessSlot:
         self._runtime().check_invariants()
         return worked
 
+    def _heard_of(self, mail: Callable[[], None]) -> None:
+        until = self._job.faults.bad_times.take_delay()
+        if until is None:
+            mail()
+        else:
+            self._late.append((until, mail))
+
+    def _hear_late(self) -> bool:
+        due = [mail for when, mail in self._late if when <= self.clock.now]
+        self._late = [one for one in self._late if one[0] > self.clock.now]
+        for mail in due:
+            mail()
+        return bool(due)
+
     def _deploy(self, message: Deploy) -> None:
         plan: SlotPlan = cloudpickle.loads(message.plan)  # every slot has objects of its own
         plan = plan.instrumented(self.slot, message.attempt, message.addresses)
         self._instrument = plan.instrument or self._instrument
+        plan = self._job.faults.bad_times.disturbed(plan)
         restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
         self.runtime = SlotRuntime(self.slot, message.attempt, plan, self)
         self.runtime.deploy(restore)
@@ -170,6 +215,11 @@ class InProcessSlot:
     def _guarded(self, call: Callable[[], Any]) -> bool:
         try:
             return bool(call())
+        except ConnectionLostError as error:
+            self.working = False
+            lost = describe_lost_connection(self.slot, error)
+            self.send_to_master(TaskFailed(attempt=self.attempt, slot=self.slot, failure=lost))
+            return True
         except Exception as error:
             self.working = False
             self._job.failed(error)

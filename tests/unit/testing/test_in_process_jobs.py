@@ -127,5 +127,5 @@ def test_mistakes_in_scripts_and_plans() -> None:
         scripted(env, [5])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="either all records of an input have timestamps, or none has"):
         scripted(env, [Record(1), Record(2, 5)])
-    with pytest.raises(TypeError, match="a FailAt or a KillWorker"):
+    with pytest.raises(TypeError, match=r"a fault is one of FailAt, KillWorker, .*, got .kill."):
         InProcessJob.collecting(env.from_collection([1]), ["kill"])  # type: ignore[list-item]

@@ -252,12 +252,13 @@ class SlotWorker:
         if self._failed:
             return
         self._failed = True
-        from tidegate.taskmanager.failure import describe
+        from tidegate.taskmanager.failure import describe, describe_lost_connection
         from tidegate.taskmanager.operators.base import attributed
 
-        failure = describe(attributed(error))
         if isinstance(error, ConnectionLostError):
-            failure = msgspec.structs.replace(failure, summary=f"slot {self._slot}: {error}", consequence=True)
+            failure = describe_lost_connection(self._slot, error)
+        else:
+            failure = describe(attributed(error))
         self.send_to_master(TaskFailed(attempt=self._launch.attempt, slot=self._slot, failure=failure))
 
     # ------------------------------------------------------------ SlotHost
