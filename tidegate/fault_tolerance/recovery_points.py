@@ -1,9 +1,11 @@
-"""What the next attempt starts from: the latest completed checkpoint, else the snapshot that the job was started from,
-else nothing. A point that turned out to be unreadable is refused and the one before it is taken."""
+"""What the next attempt starts from: the latest completed checkpoint, else the snapshot that the job was started from
+or one that is retained behind it, else nothing. A point that turned out to be unreadable is refused and the one before
+it is taken."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,9 +44,14 @@ class Refusal(enum.Enum):
 class RecoveryPoints:
     """`refuse` changes it. Never gives a point that was refused."""
 
-    def __init__(self, initial: RestorePoint | None, completed: RestorableCheckpoints | None) -> None:
-        self._initial = initial
-        self._initial_corrupt = False
+    def __init__(
+        self,
+        initial: RestorePoint | None,
+        completed: RestorableCheckpoints | None,
+        older: Sequence[RestorePoint] = (),
+    ) -> None:
+        """`older`: what is retained behind the initial point, newest first; deleted with it."""
+        self._given = [] if initial is None else [initial, *older]  # newest first, without those that were refused
         self._completed = completed
 
     def current(self) -> RestorePoint | None:
@@ -52,14 +59,14 @@ class RecoveryPoints:
         if latest is not None:
             return latest
         deleted = self._completed is not None and self._completed.initial_deleted
-        return None if self._initial_corrupt or deleted else self._initial
+        return self._given[0] if self._given and not deleted else None
 
     def refuse(self, checkpoint_id: CheckpointId) -> Refusal:
         current = self.current()
         if current is None or current.checkpoint_id != checkpoint_id:
             return Refusal.NOT_CURRENT
-        if current is self._initial:
-            self._initial_corrupt = True
+        if self._given and current is self._given[0]:
+            del self._given[0]
         elif self._completed is not None:
             self._completed.mark_corrupt(checkpoint_id)
         return Refusal.FALL_BACK if self.current() is not None else Refusal.NOTHING_LEFT

@@ -13,6 +13,7 @@ import cloudpickle
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, SnapshotError, StorageUnavailableError
+from tidegate.common.ids import CheckpointId
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.common.worker_files import WorkerFiles
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
@@ -25,6 +26,7 @@ from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.job_settings import JobSettings, cancellation_timeout_ms
 from tidegate.jobmanager.leadership.leadership import Leadership
 from tidegate.jobmanager.restart_strategies import make_restart_strategy
+from tidegate.jobmanager.starting_points import starting_points, storage_options
 from tidegate.jobmanager.state_assignment import StateAssigner, adopt_max_parallelism
 from tidegate.network.elements import Alignment
 from tidegate.state.rocksdb.settings import RocksDBSettings
@@ -33,9 +35,7 @@ from tidegate.storage.calls import told_of_hanging
 from tidegate.storage.checkpoint_storage import CheckpointStorage
 from tidegate.storage.filesystem import FileSystemStorage, latest_aligned
 from tidegate.storage.handles import CheckpointMetadata
-from tidegate.storage.location import StorageLocation
 from tidegate.storage.memory import JobManagerStorage
-from tidegate.storage.metadata import read_metadata
 from tidegate.taskmanager.clock import SystemClock
 from tidegate.taskmanager.deployment import RuntimeSettings, SlotPlan
 from tidegate.taskmanager.instrument import Instrument
@@ -83,13 +83,14 @@ def _prepared(
     checkpoints = CheckpointSettings.from_configuration(configuration)
     for warning in checkpoints.warnings if checkpoints is not None else ():
         log.warning("job %s: %s", graph.name, warning)
-    initial = _initial_snapshot(configuration, leadership)
+    start = starting_points(graph.name, configuration, None if leadership is None else leadership.record)
+    initial = start.initial
     if initial is not None:
         graph = adopt_max_parallelism(graph, initial.metadata)
     job_settings = JobSettings.from_configuration(graph.name, configuration)
     assigner = StateAssigner(graph, job_settings.allow_non_restored_state)
     if initial is not None:
-        initial = _restorable(graph.name, assigner, initial, _storage_options(configuration))
+        initial = _restorable(graph.name, assigner, initial, storage_options(configuration))
     settings = runtime_settings(configuration, checkpoints)
     if worker_files is not None:
         settings = dataclasses.replace(settings, cached_files=worker_files.paths())
@@ -108,18 +109,19 @@ def _prepared(
     plan = cloudpickle.dumps(SlotPlan(graph, settings, storage.worker_storage(), storage.root, instrument))
     storage.open(SystemClock().now_ms())
     try:
-        highest = storage.highest_checkpoint()
+        older = [p for p in start.older if initial is not None and p.checkpoint_id < initial.checkpoint_id]
         coordinator = CheckpointCoordinator(
             graph,
             checkpoints,
             storage.root,
             initial,
-            highest,
+            max(storage.highest_checkpoint(), start.highest_id or CheckpointId(0)),
+            older=older,
             others=other_checkpoints(storage, initial),
             epoch=0 if leadership is None else leadership.epoch,
             stopped=leadership is not None and leadership.record.stopped,
         )
-        model = BarrierCheckpoints(coordinator, initial)
+        model = BarrierCheckpoints(coordinator, initial, older)
         master = JobMaster(graph, job_settings, restart, model, lambda attempt: plan, assigner)
     except BaseException:
         storage.close()
@@ -206,29 +208,6 @@ def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint, kno
             nearest.checkpoint_id,
         )
         return RestorePoint(nearest, point.root)
-
-
-def _initial_snapshot(configuration: Configuration, leadership: Leadership | None) -> RestorePoint | None:
-    """What an earlier leader has left counts more than what the program was started with."""
-    known = _storage_options(configuration)
-    if leadership is not None:
-        record = leadership.record
-        pointer = record.savepoint if record.stopped else record.checkpoint
-        if pointer is not None:
-            loaded = read_metadata(pointer.path, known)
-            return RestorePoint(loaded.metadata, str(loaded.root), owned=not record.stopped)
-    path = options.read(configuration, options.RECOVERY_PATH)
-    if not path:
-        return None
-    loaded = read_metadata(path, known)
-    claimed = options.read(configuration, options.RECOVERY_CLAIM_MODE) == "CLAIM" and not loaded.metadata.savepoint
-    return RestorePoint(loaded.metadata, str(loaded.root), owned=claimed)
-
-
-def _storage_options(configuration: Configuration) -> dict[str, str]:
-    """With which the checkpoint directory is reached: paths of checkpoints are noted without secrets."""
-    directory = options.read(configuration, options.CHECKPOINT_DIR)
-    return dict(StorageLocation.parse(directory).options) if directory else {}
 
 
 def other_checkpoints(storage: CheckpointStorage, initial: RestorePoint | None) -> list[CheckpointMetadata]:

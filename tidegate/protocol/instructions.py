@@ -58,6 +58,7 @@ class RecordSnapshot:
     path: str  # URI of its folder
     savepoint: bool
     stop: bool  # the job ends with this savepoint
+    num_retained: int  # of completed checkpoints, this one among them; not of savepoints
 
 
 class Recording(enum.Enum):

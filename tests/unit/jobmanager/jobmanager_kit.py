@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tidegate.common.ids import AttemptNumber, CheckpointId, EdgeId, OperatorId, SlotIndex, SubtaskIndex, VertexId
@@ -194,10 +194,11 @@ class Driver:
         initial: RestorePoint | None = None,
         settings: JobSettings | None = None,
         epoch: int = 0,
+        older: Sequence[RestorePoint] = (),
     ) -> None:
         self.graph = job or graph()
         self.coordinator = (
-            CheckpointCoordinator(self.graph, checkpoints, ROOT, initial, epoch=epoch)
+            CheckpointCoordinator(self.graph, checkpoints, ROOT, initial, epoch=epoch, older=older)
             if checkpoints is not None
             else None
         )
@@ -205,7 +206,9 @@ class Driver:
             self.graph,
             settings or JobSettings("test job"),
             restart or NoRestart(),
-            NoFaultTolerance(initial) if self.coordinator is None else BarrierCheckpoints(self.coordinator, initial),
+            NoFaultTolerance(initial)
+            if self.coordinator is None
+            else BarrierCheckpoints(self.coordinator, initial, older),
             lambda attempt: b"plan%d" % attempt,
         )
         self.now = EPOCH

@@ -32,7 +32,7 @@ from tidegate.jobmanager.leadership.job_record import (
     encode,
 )
 from tidegate.jobmanager.leadership.leadership import JobHasEndedError, Leadership
-from tidegate.jobmanager.leadership.record_claim import CheckpointCompleted, SavepointCompleted
+from tidegate.jobmanager.leadership.record_claim import MAX_OLDER, CheckpointCompleted, SavepointCompleted, applied
 from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.protocol.instructions import CancelGang, DeleteOrphans, Recording, Send, SubmitGang
 from tidegate.protocol.messages import Leave, MasterHeartbeat
@@ -103,6 +103,35 @@ def test_a_second_driver_goes_on_with_what_the_first_has_recorded(tmp_path: Path
     assert second.record.job_id == first.record.job_id
     assert (second.record.checkpoint, second.record.savepoint, second.record.stopped) == (pointer(4), pointer(5), True)
     second.close()
+
+
+def test_the_record_names_what_is_retained_behind_the_newest_checkpoint(tmp_path: Path) -> None:
+    """Of the leaders before as well, as long as that is retained."""
+    first = leader(tmp_path)
+    for n in (1, 2, 3, 4):
+        assert put(first, CheckpointCompleted(pointer(n), num_retained=3)) is Recording.WRITTEN
+    assert put(first, CheckpointCompleted(pointer(2), num_retained=3)) is Recording.SUPERSEDED
+    first.close()
+    second = leader(tmp_path)
+    assert (second.record.checkpoint, second.record.older) == (pointer(4), (pointer(3), pointer(2)))
+    assert put(second, CheckpointCompleted(pointer(5, 2), num_retained=3)) is Recording.WRITTEN
+    second.close()
+    third = leader(tmp_path)
+    assert (third.record.checkpoint, third.record.older) == (pointer(5, 2), (pointer(4), pointer(3)))
+    assert put(third, CheckpointCompleted(pointer(6, 3), num_retained=1)) is Recording.WRITTEN
+    third.close()
+    fourth = leader(tmp_path)
+    assert (fourth.record.checkpoint, fourth.record.older) == (pointer(6, 3), ())
+    fourth.close()
+
+
+def test_a_record_has_room_for_some_older_checkpoints_only() -> None:
+    record = JobRecord(job_id="0" * 32, name="job", graph=GraphOutline(operators=(), edges=()))
+    for n in range(1, 100):
+        found = applied(record, CheckpointCompleted(pointer(n), num_retained=1_000))
+        assert found is not None
+        record = found
+    assert [older.checkpoint_id for older in record.older] == list(range(98, 98 - MAX_OLDER, -1))
 
 
 def test_a_standby_waits_for_the_leader_and_then_leads(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.spark.recovery_kit import assert_exact, counted, file_sink, visible_lines
+from tests.spark.recovery_kit import assert_exact, counted, expected_lines, file_sink, visible_lines
 from tests.unit.spark.job_on_threads import start_job, until
 from tests.unit.spark.thread_gang import ThreadGang
 from tests.unit.taskmanager.small_jobs import environment
@@ -54,7 +54,7 @@ class Jobs:
         self.managers: list[JobManager] = []
         (folder / "ha").mkdir()
 
-    def lead(self, per_second: float | None = None, standby: bool = False) -> JobManager:
+    def lead(self, per_second: float | None = None, standby: bool = False, padding: int = 0, **more: Any) -> JobManager:
         """Returns when it leads and its job runs."""
         env = environment(
             {
@@ -70,8 +70,10 @@ class Jobs:
                 "restart-strategy.fixed-delay.attempts": 20,
                 "restart-strategy.fixed-delay.delay": 0,
             }
+            | more
         )
-        counted(env, RECORDS, per_second).sink_to(file_sink(self.folder / "out", True)).name("out").uid("out")
+        results = counted(env, RECORDS, per_second, padding=padding)
+        results.sink_to(file_sink(self.folder / "out", True)).name("out").uid("out")
         graph, configuration = graph_of(env), Configuration(env._configuration)
         available = HighAvailability.from_configuration(configuration)
         assert available is not None
@@ -96,6 +98,10 @@ class Jobs:
         content = self.cell().read()
         assert content is not None
         return decode(content.data, "the record")
+
+    def newest(self) -> int:
+        pointer = self.record().checkpoint
+        return 0 if pointer is None else pointer.checkpoint_id
 
     def cell(self) -> FileCell:
         return FileCell(StorageLocation.parse(str(self.folder / "ha" / "job")), "job")
@@ -156,6 +162,45 @@ def test_a_leader_finds_the_checkpoints_of_the_one_before_on_an_object_store(
     second.client.get_job_execution_result().result(60)
     assert [restore.checkpoint_id for restore in second.client.restores()]
     assert_exact(visible_lines(tmp_path / "out"), RECORDS)
+
+
+@pytest.mark.parametrize("damaged", ["metadata", "state"])
+def test_a_leader_falls_back_to_an_older_checkpoint_of_the_one_before_when_the_newest_is_damaged(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    # Of every checkpoint the state of a single key has a file of its own.
+    settings = {
+        "padding": 30_000,
+        "execution.checkpointing.num-retained": 3,
+        "execution.checkpointing.incremental": False,
+    }
+    first = jobs.lead(per_second=200.0, **settings)
+    until(lambda: completed(first) >= 1 and visible_lines(jobs.folder / "out"), "results of the first")
+    seen = jobs.newest()
+    until(lambda: jobs.newest() >= seen + 3, "checkpoints of the first")
+    monkeypatch.setattr(running_jobs, "_started", {first})
+    running_jobs._leave_at_exit()
+    with pytest.raises(JobSuspendedError):
+        first.client.get_job_execution_result().result(60)
+    record = jobs.record()
+    assert record.checkpoint is not None
+    newest, folder = record.checkpoint.checkpoint_id, Path(record.checkpoint.path)
+    before = record.older[0].checkpoint_id
+    assert len(record.older) == 2
+    assert newest > before
+    (path,) = [folder / "_metadata"] if damaged == "metadata" else folder.parent.glob(f"shared/c{newest}-*")
+    path.write_bytes(b"rotten")
+
+    second = jobs.lead(**settings)
+    second.client.get_job_execution_result().result(60)
+    assert f"checkpoint {newest} is damaged" in caplog.text
+    assert f"falling back to checkpoint {before}: what was read since" in caplog.text
+    assert before in [restore.checkpoint_id for restore in second.client.restores()]
+    assert not expected_lines(RECORDS) - visible_lines(jobs.folder / "out"), "lost"
+    second.join(30)
+    left = {path.name for path in folder.parent.glob("chk-*")}
+    assert left == ({folder.name} if damaged == "metadata" else set()), "all is deleted whose metadata can be read"
+    assert (jobs.record().status, jobs.record().epoch) == ("FINISHED", 2)
 
 
 def _cut_off(manager: JobManager) -> None:

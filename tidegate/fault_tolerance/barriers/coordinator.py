@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -92,11 +92,14 @@ class CheckpointCoordinator:
         initial: RestorePoint | None = None,
         highest_id: CheckpointId | None = None,
         *,
+        older: Sequence[RestorePoint] = (),
         others: Iterable[CheckpointMetadata] = (),
         epoch: int = 0,
         stopped: bool = False,
     ) -> None:
-        """`others`: complete checkpoints below `root` that are not this run's to delete, and may share files with the
+        """`older`: owned like the initial one, and behind it, newest first: they are deleted with it.
+
+        `others`: complete checkpoints below `root` that are not this run's to delete, and may share files with the
         initial one, which is: these files stay."""
         self._graph = graph
         self._settings = settings
@@ -110,7 +113,10 @@ class CheckpointCoordinator:
         for other in others:
             self._files.adopt(other)
         # Until it is deleted. A job that makes no checkpoints leaves it alone: nothing would take its place.
-        self._claimed = initial if initial is not None and initial.owned and settings.enabled else None
+        self._claimed: list[RestorePoint] = []
+        if initial is not None and initial.owned and settings.enabled:
+            newest_in = {point.root: point for point in reversed([initial, *older])}
+            self._claimed = list(newest_in.values())
         self.store = CompletedCheckpointStore(settings.num_retained, root)
         self.stats = CheckpointStats(settings.history_size)
         self._next_id = CheckpointId(max(highest_id or 0, initial.checkpoint_id if initial is not None else 0) + 1)
@@ -398,7 +404,8 @@ class CheckpointCoordinator:
         pending.begin_recording()
         n, request = pending.checkpoint_id, pending.request
         path = request.target or below(self._root, checkpoint_directory(n))
-        self._out.append(RecordSnapshot(pending.attempt, n, path, pending.savepoint, request.stop))
+        retained = self._settings.num_retained
+        self._out.append(RecordSnapshot(pending.attempt, n, path, pending.savepoint, request.stop, retained))
 
     def _decide(self, undecided: PendingCheckpoint, recorded: bool, now_ms: float) -> None:
         """The attempt is over: nobody is told, but the next one starts from what is recorded."""
@@ -532,15 +539,14 @@ class CheckpointCoordinator:
             self._out.append(DeleteState(tuple(deletion.files), tuple(deletion.directories)))
 
     def _delete_claimed(self) -> None:
-        claimed, self._claimed = self._claimed, None
-        if claimed is None:
-            return
-        self.store.initial_deleted = True
-        if claimed.root == self._root:
-            self._delete(self._files.discard(claimed.checkpoint_id))
-        else:
-            older = claimed.metadata.epoch > 0 and claimed.metadata.job_id == self._graph.job_id
-            self._out.append(DeleteClaimed(claimed.root, claimed.checkpoint_id, older))
+        claimed, self._claimed = self._claimed, []
+        for point in claimed:
+            self.store.initial_deleted = True
+            if point.root == self._root:
+                self._delete(self._files.discard(point.checkpoint_id))
+            else:
+                older = point.metadata.epoch > 0 and point.metadata.job_id == self._graph.job_id
+                self._out.append(DeleteClaimed(point.root, point.checkpoint_id, older))
 
     def _log(self, level: int, text: str) -> None:
         self._out.append(Log(level, text))

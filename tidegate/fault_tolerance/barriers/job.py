@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from tidegate.common.errors import InternalError
@@ -32,12 +32,18 @@ _NO_CHECKPOINTS = (
 
 
 class BarrierCheckpoints(JobFaultTolerance):
-    """Attempts start from the latest complete checkpoint, else from `initial`, else from nothing; once the job is
-    stopped with a savepoint, only from that. Checkpoints themselves are the coordinator's."""
+    """Attempts start from the latest complete checkpoint, else from `initial`, or, when that is damaged, from one of
+    `older` (newest first), else from nothing; once the job is stopped with a savepoint, only from that. Checkpoints
+    themselves are the coordinator's."""
 
-    def __init__(self, coordinator: CheckpointCoordinator, initial: RestorePoint | None = None) -> None:
+    def __init__(
+        self,
+        coordinator: CheckpointCoordinator,
+        initial: RestorePoint | None = None,
+        older: Sequence[RestorePoint] = (),
+    ) -> None:
         self.coordinator = coordinator
-        self._points = RecoveryPoints(initial, coordinator.store)
+        self._points = RecoveryPoints(initial, coordinator.store, older)
         self._views = CheckpointViews()
 
     # ------------------------------------------------------------ what attempts start from

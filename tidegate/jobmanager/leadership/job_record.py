@@ -86,6 +86,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     status: str = JobStatus.RUNNING.name  # or FINISHED, CANCELED, FAILED: then nobody starts it again
     reason: str = ""  # of a failure, for people
     checkpoint: SnapshotPointer | None = None  # the newest completed one: what the next leader starts from
+    older: tuple[SnapshotPointer, ...] = ()  # recorded before it and retained, newest first: to fall back to
     savepoint: SnapshotPointer | None = None  # likewise; for people, unless the job is `stopped`
     stopped: bool = False  # at that savepoint: the next leader commits what it holds, and the job is finished
 

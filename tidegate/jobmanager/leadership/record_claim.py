@@ -84,6 +84,7 @@ RecordAnswer = RecordFound | RecordUnusable | RecordWritten | RecordRefused | Re
 @dataclass(frozen=True)
 class CheckpointCompleted:
     pointer: SnapshotPointer
+    num_retained: int = 1  # so many are there as long as it is the newest one
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,19 @@ class JobOver:
 
 Change = CheckpointCompleted | SavepointCompleted | JobOver
 
+MAX_OLDER = 10
+"""Checkpoints that a record names behind the newest one: all of them are read at the start of a leader."""
+
 
 def applied(record: JobRecord, change: Change) -> JobRecord | None:
     """The record with the change; None when it has been superseded. A checkpoint is never replaced by an older one."""
     match change:
-        case CheckpointCompleted(pointer):
+        case CheckpointCompleted(pointer, num_retained):
             if record.checkpoint is not None and pointer.checkpoint_id <= record.checkpoint.checkpoint_id:
                 return None
-            return msgspec.structs.replace(record, checkpoint=pointer)
+            before = () if record.checkpoint is None else (record.checkpoint, *record.older)
+            kept = min(num_retained - 1, MAX_OLDER)
+            return msgspec.structs.replace(record, checkpoint=pointer, older=before[:kept])
         case SavepointCompleted(pointer, stop):
             return msgspec.structs.replace(record, savepoint=pointer, stopped=stop)
         case JobOver(status, reason):

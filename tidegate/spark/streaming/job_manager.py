@@ -243,7 +243,9 @@ class JobManager(InstructionCarrier):
         n = instruction.checkpoint_id
         pointer = SnapshotPointer(checkpoint_id=n, path=instruction.path, epoch=self._leadership.epoch)
         change = (
-            SavepointCompleted(pointer, instruction.stop) if instruction.savepoint else CheckpointCompleted(pointer)
+            SavepointCompleted(pointer, instruction.stop)
+            if instruction.savepoint
+            else CheckpointCompleted(pointer, instruction.num_retained)
         )
 
         def done(outcome: Recording) -> None:
