@@ -91,6 +91,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
         MICRO_BATCH, "test_available_now_ends_when_nothing_is_left", "test_triggers_without_python_are_refused"
     ),
     "tidegate.micro-batch.interval": at(MICRO_BATCH, "test_the_interval_is_the_trigger_of_the_query"),
+    "tidegate.micro-batch.max-bytes": at(MICRO_BATCH, "test_max_bytes_decides_how_large_batches_are"),
     "tidegate.micro-batch.max-records": at(MICRO_BATCH, "test_max_records_decides_how_large_batches_are"),
     "tidegate.micro-batch.buckets": at(
         "unit/micro_batch/test_buckets.py", "test_more_buckets_mean_less_state_for_a_small_batch"

@@ -131,6 +131,14 @@ MICRO_BATCH_MAX_RECORDS = ConfigOption(
     "MICRO_BATCH: about so many records does a source read in one batch, over all its subtasks.",
     minimum=1,
 )
+MICRO_BATCH_MAX_BYTES = ConfigOption(
+    "tidegate.micro-batch.max-bytes",
+    _MEMORY,
+    256 << 20,
+    "MICRO_BATCH: about so many bytes does each subtask of a source read in one batch, estimated as records in memory, "
+    "and at least one record. The results of a batch are in the memory of the tasks that they go to.",
+    minimum=1,
+)
 MICRO_BATCH_BUCKETS = ConfigOption(
     "tidegate.micro-batch.buckets",
     _INTEGER,

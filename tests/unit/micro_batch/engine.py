@@ -96,6 +96,7 @@ class Engine:
         kills: int = 0,
         seed: int = 0,
         clock: ManualClock | None = None,
+        max_bytes: int = 1 << 62,
     ) -> None:
         self.clock = clock
         configuration = Configuration(env._configuration)
@@ -103,7 +104,7 @@ class Engine:
         graph = graph_of(env)
         if point is not None:
             graph = adopt_max_parallelism(graph, point.metadata)
-        limits = Limits(max_records=max_records, buckets=buckets)
+        limits = Limits(max_records=max_records, buckets=buckets, max_bytes=max_bytes)
         self._set_plan(plan_job(graph, runtime_settings(configuration, None), limits, point), kills, seed)
         self.permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
 

@@ -377,6 +377,14 @@ def test_max_records_decides_how_large_batches_are(world: World, most: int) -> N
     assert RECORDS // most <= client.view().checkpoints.completed <= RECORDS // most + 2
 
 
+@pytest.mark.parametrize("most", ["1 b", "1 gb"])
+def test_max_bytes_decides_how_large_batches_are(world: World, most: str) -> None:
+    client = world.counting(records=40, tidegate_micro__batch_max__bytes=most)
+    client.get_job_execution_result().result(60)
+    batches = client.view().checkpoints.completed  # of two subtasks
+    assert 20 <= batches <= 22 if most == "1 b" else batches <= 4
+
+
 @pytest.mark.parametrize("trigger", ["CONTINUOUS", "REAL_TIME"])
 def test_triggers_without_python_are_refused(world: World, trigger: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{trigger}: Spark runs no Python operators"):

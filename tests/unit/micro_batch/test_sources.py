@@ -68,6 +68,17 @@ def test_a_batch_waits_for_a_connection() -> None:
     assert running.run_batch().records_read == 4
 
 
+@pytest.mark.parametrize(("max_bytes", "records"), [(50_000, (45, 55)), (8_000, (7, 9)), (1 << 40, (900, 900))])
+def test_a_batch_is_full_when_its_bytes_are(max_bytes: int, records: tuple[int, int]) -> None:
+    """Also where only numbers are sent on."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    texts = env.from_collection(["x" * 950] * 900)
+    running = Engine.collecting(texts.map(len), max_records=900, max_bytes=max_bytes)
+    assert records[0] <= running.run_batch().records_read <= records[1]
+    running.run()
+    assert running.results == [950] * 900
+
+
 @pytest.mark.parametrize("rate", [100.0, 0.5])
 def test_a_rate_goes_on_from_reader_to_reader(rate: float) -> None:
     """As if it were one reader: what has become due in between is there at once, and nothing before its time."""

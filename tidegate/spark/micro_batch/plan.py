@@ -45,6 +45,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 class Limits:
     max_records: int  # that all subtasks of a source read in one batch, about
     buckets: int  # of keys, for each keyed operator, at least
+    max_bytes: int = 1 << 62  # that one subtask of a source reads in one batch, about
 
 
 @dataclass(frozen=True)

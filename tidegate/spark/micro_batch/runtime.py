@@ -54,6 +54,7 @@ class MicroBatchRuntime(Runtime):
         limits = Limits(
             max_records=options.read(configuration, options.MICRO_BATCH_MAX_RECORDS),
             buckets=options.read(configuration, options.MICRO_BATCH_BUCKETS),
+            max_bytes=options.read(configuration, options.MICRO_BATCH_MAX_BYTES),
         )
         settings = dataclasses.replace(runtime_settings(configuration, None), cached_files=files.paths())
         point = initial_point(configuration, "MICRO_BATCH")

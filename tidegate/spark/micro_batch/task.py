@@ -285,11 +285,12 @@ class MicroBatchTask:
         source = chain.source
         if source is not None:
             self._take_splits(source, first=own is None)
-        task.may_read = 0 if self._tick.savepoint else self._plan.max_records(self._vertex)
+            source.counts_bytes = True
         started = host.clock.now_ms()
         while True:
             now = host.clock.now_ms()
             worked = task.tick(now)
+            task.may_read = 0 if source is None else self._may_read(task, source)
             reading = source is not None and task.state is TaskState.RUNNING and not source.finished
             if reading and not task.may_read and not chain.behind:
                 worked = chain.advance(now, True) or worked
@@ -324,6 +325,16 @@ class MicroBatchTask:
         if names or order.complete:
             operator_id = source.node.operator_id
             self._taken = TakenSplits(operator_id, tuple(names), len(payloads), order.complete)
+
+    def _may_read(self, task: Task, source: SourceOperator) -> int:
+        """How many more records belong to the batch, if they are as large as those before."""
+        if self._tick.savepoint:
+            return 0
+        left = self._plan.max_records(self._vertex) - task.records_in
+        read, most = source.bytes_read, self._plan.limits.max_bytes
+        if read == 0:
+            return left
+        return 0 if read >= most else min(left, max(1, (most - read) * task.records_in // read))
 
     def _may_wait(self, task: Task, source: SourceOperator, started: float, now: float) -> bool:
         """Whether the batch waits for records. After a reader has its connection, there is time to read from it."""

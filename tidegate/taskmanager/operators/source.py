@@ -87,6 +87,8 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
         self.restored_names: list[str] | None = None  # of a source that grows: what its restored state has
         self.finished = False  # every split was read to its end, and no more will come
         self.wake_at_ms: float | None = None  # after an empty poll: when to poll again
+        self.counts_bytes = False
+        self.bytes_read = 0  # estimated, while `counts_bytes` is True: it costs a microsecond or two for each poll
         self._resumed = SourceMemo()  # what this subtask has left in the micro-batch before
 
     def open(self) -> None:
@@ -259,6 +261,8 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
         self.wake_at_ms = None
 
     def _emit(self, batch: RecordBatch, split: _OpenSplit, now_ms: float) -> None:
+        if self.counts_bytes:
+            self.bytes_read += batch.estimated_bytes()
         split.time.on_batch(batch.timestamps, now_ms)
         if self._idle:
             self._idle = False
