@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from tidegate.datastream.stream import DataStream
     from tidegate.testing.faults import Fault
 
-JobUnderFaults = Callable[["Callable[[], DataStream]", "Sequence[Fault]"], list[Any]]
+
+class JobUnderFaults(Protocol):
+    """See `tidegate.testing.assert_same_under_faults`."""
+
+    def __call__(
+        self, build: Callable[[], DataStream], faults: Sequence[Fault], *, order_by: str = "auto", state: bool = True
+    ) -> list[Any]: ...
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from tests.spark.chaos_jobs.soak_job import RECORDS
 from tests.spark.soak_targets import Targets
-from tidegate.chaos.comparison import SinkVerdict, Verdict, compare, ordered_sinks
+from tidegate.chaos.comparison import Verdict, compare, ordered_sinks
+from tidegate.chaos.differences import SinkVerdict
 from tidegate.chaos.draws import KINDS
 from tidegate.chaos.rounds import Rounds
 from tidegate.chaos.wishes import Wishes

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
 from tidegate.chaos.attributes import changing_attributes
-from tidegate.chaos.canonical import canonical, shown
-from tidegate.chaos.recording import Recorded, Total, recorded, totals
+from tidegate.chaos.differences import SinkVerdict, compare_records, differing_states, example, keyed_states, orders
+from tidegate.chaos.recording import Total, recorded, totals
 from tidegate.chaos.rounds import Run, latest_state
 from tidegate.chaos.segment import OperatorSeen
-from tidegate.common.errors import TidegateError
-from tidegate.snapshots import iterate_state, list_states, stand_ins
+from tidegate.snapshots import stand_ins
 from tidegate.state import serialization
-
-_EXAMPLES = 3
-_OWN_STATES = ("tidegate.",)  # of the runtime: offsets, committables
-
-
-@dataclass
-class SinkVerdict:
-    name: str
-    guarantee: str
-    records: int = 0
-    lost: int = 0
-    doubled: int = 0
-    changed: int = 0  # records that no undisturbed run has
-    out_of_order: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    @property
-    def held(self) -> bool:
-        if self.guarantee == "exactly once":
-            return not (self.lost or self.doubled or self.changed or self.out_of_order)
-        return not (self.lost or self.changed) if self.guarantee == "at least once" else True
 
 
 @dataclass
@@ -64,39 +40,14 @@ def compare(expected: Run, run: Run, ordered: frozenset[str] = frozenset()) -> V
         return verdict
     for operator in run.segments[-1].operators:
         if operator.kind == "sink" and operator.recorded:
-            verdict.sinks.append(_compare_sink(operator, expected, run, operator.operator_id in ordered))
+            wanted, found = (list(recorded(one.folder, operator.operator_id)) for one in (expected, run))
+            in_order = operator.operator_id in ordered
+            verdict.sinks.append(compare_records(operator.name, operator.guarantee, wanted, found, in_order))
         elif operator.kind == "sink":
             verdict.sinks.append(_compare_handed(operator, expected, run))
     verdict.state = compare_state(expected, run)
     if not verdict.same:
         verdict.suspects = suspects(expected, run)
-    return verdict
-
-
-def _compare_sink(operator: OperatorSeen, expected: Run, run: Run, ordered: bool) -> SinkVerdict:
-    wanted = list(recorded(expected.folder, operator.operator_id))
-    found = list(recorded(run.folder, operator.operator_id))
-    verdict = SinkVerdict(operator.name, operator.guarantee, len(found))
-    want, have = Counter(r.digest for r in wanted), Counter(r.digest for r in found)
-    texts = {r.digest: r.text for r in (*wanted, *found)}
-    for one, count in want.items():
-        missing = count - have[one]
-        if missing > 0:
-            verdict.lost += missing
-            _example(verdict, f"lost: {texts[one]}")
-        elif missing < 0:
-            verdict.doubled -= missing
-            _example(verdict, f"doubled: {texts[one]}")
-    for one, count in have.items():
-        if one not in want:
-            verdict.changed += count
-            _example(verdict, f"in no undisturbed run: {texts[one]}")
-    if ordered and operator.guarantee == "exactly once":
-        orders = _orders(wanted)
-        for key, order in _orders(found).items():
-            if key in orders and Counter(order) == Counter(orders[key]) and order != orders[key]:
-                verdict.out_of_order += sum(a != b for a, b in zip(order, orders[key], strict=True))
-                _example(verdict, f"out of order among the records of one key, for example {texts[order[0]]}")
     return verdict
 
 
@@ -106,10 +57,10 @@ def _compare_handed(operator: OperatorSeen, expected: Run, run: Run) -> SinkVerd
     verdict = SinkVerdict(f"into {operator.name}", operator.guarantee, found.count)
     verdict.lost, verdict.doubled = max(0, wanted.count - found.count), max(0, found.count - wanted.count)
     if wanted.count != found.count:
-        _example(verdict, f"it was handed {found.count} records instead of {wanted.count}")
+        example(verdict, f"it was handed {found.count} records instead of {wanted.count}")
     elif wanted != found:
         verdict.changed = 1  # at least: a total does not tell
-        _example(verdict, "it was handed as many records, but with other values")
+        example(verdict, "it was handed as many records, but with other values")
     return verdict
 
 
@@ -121,30 +72,12 @@ def _handed(operator: OperatorSeen, emitted: dict[str, Total]) -> Total:
     return handed
 
 
-def _example(verdict: SinkVerdict, text: str) -> None:
-    if len(verdict.examples) < _EXAMPLES:
-        verdict.examples.append(text)
-
-
-def _orders(records: list[Recorded]) -> dict[bytes, list[bytes]]:
-    found: dict[bytes, list[bytes]] = defaultdict(list)
-    for record in records:
-        if record.key:
-            found[record.key].append(record.digest)
-    return found
-
-
 def ordered_sinks(first: Run, second: Run) -> frozenset[str]:
     """The sinks that have the records of each key in the same order in two undisturbed runs: rounds must too."""
     sinks = [o.operator_id for o in second.segments[-1].operators if o.kind == "sink" and o.recorded]
     return frozenset(
-        one
-        for one in sinks
-        if _orders(list(recorded(first.folder, one))) == _orders(list(recorded(second.folder, one)))
+        one for one in sinks if orders(list(recorded(first.folder, one))) == orders(list(recorded(second.folder, one)))
     )
-
-
-# ---------------------------------------------------------------- state
 
 
 def compare_state(expected: Run, run: Run) -> list[str]:
@@ -152,50 +85,11 @@ def compare_state(expected: Run, run: Run) -> list[str]:
     before, after = latest_state(expected), latest_state(run)
     if before is None or after is None:
         return []
-    want, have = _states(before), _states(after)
-    found = []
-    for name in sorted(want.keys() | have.keys()):
-        one, other = want.get(name, {}), have.get(name, {})
-        different = [key for key in one.keys() | other.keys() if one.get(key) != other.get(key)]
-        if different:
-            key, keys = min(different), len(one.keys() | other.keys())
-            found.append(
-                f"state '{name[1]}' of '{name[0]}' differs for {len(different)} of {keys} keys, "
-                f"for example key {key}: {one.get(key, 'nothing')} undisturbed, {other.get(key, 'nothing')} here"
-            )
-    return found
-
-
-def _states(path: str) -> dict[tuple[str, str], dict[str, str]]:
-    found: dict[tuple[str, str], dict[str, str]] = {}
     unpickle, serialization.unpickle = serialization.unpickle, stand_ins.loads  # classes of a script are not here
     try:
-        for listing in list_states(path):
-            if listing.kind in ("operator list", "union list", "broadcast", "timers"):
-                continue
-            if listing.state.startswith(_OWN_STATES):
-                continue
-            entries = found.setdefault((listing.operator, listing.state), {})
-            try:
-                for entry in iterate_state(path, listing.operator_id, listing.state):
-                    value = _without_times(entry.value) if listing.time_to_live else entry.value
-                    entries[_key_text(entry.key, entry.namespace)] = canonical(value)
-            except TidegateError as error:
-                entries["<unreadable>"] = str(error)
+        return differing_states(keyed_states(before), keyed_states(after))
     finally:
         serialization.unpickle = unpickle
-    return found
-
-
-def _without_times(value: Any) -> Any:
-    """Of state with a time to live: without the times of the last access, which differ from run to run."""
-    if isinstance(value, dict):
-        return {key: pair[0] for key, pair in value.items()}
-    return [pair[0] for pair in value] if isinstance(value, list) else value[0]
-
-
-def _key_text(key: Any, namespace: Any) -> str:
-    return shown(key) if namespace is None else f"{shown(key)} in {shown(namespace)}"
 
 
 # ---------------------------------------------------------------- who it was

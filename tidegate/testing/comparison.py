@@ -2,53 +2,128 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from tidegate.chaos.canonical import digest, order_key, shown
+from tidegate.chaos.differences import States, compare_records, differing_states, keyed_states, orders
+from tidegate.chaos.recording import Recorded
+from tidegate.common import options
 from tidegate.common.job_status import JobStatus
+from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream.stream import DataStream
-from tidegate.testing.faults import Fault
+from tidegate.protocol.instructions import DeleteState
+from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
+from tidegate.testing.clock import EPOCH
+from tidegate.testing.faults import Fault, FreezeWorker
 from tidegate.testing.in_process_job import InProcessJob
 
+_PAUSES = 8  # of the workers in the run that tells which records have an order
 
-def assert_same_under_faults(build: Callable[[], DataStream], faults: Sequence[Fault]) -> list[Any]:
+
+def assert_same_under_faults(
+    build: Callable[[], DataStream], faults: Sequence[Fault], *, order_by: str = "auto", state: bool = True
+) -> list[Any]:
     """Run the job that `build` makes (a new environment each time, bounded input, checkpointing on) once undisturbed
-    and once with the faults. Both have to finish with the same records, in any order; the records are returned.
+    and once with the faults. Both have to finish with the same records, which are returned, and the same keyed state.
 
-    Raises AssertionError that says what was lost and what was doubled."""
+    Records that have the same `order_by` have to come in the same order as well: a field by name or index, "auto" for
+    the first field of tuples, lists and rows, "none" for no order. When a job in several slots gives them in another
+    order as soon as workers pause for a moment, without any failure, they have no order. `state=False` leaves state
+    out. Checkpoints are written to a temporary folder, wherever the job would keep them.
+
+    Raises AssertionError that says what was lost, doubled, out of order or different, or which of the faults have not
+    happened."""
     expected = _run(build, ())
     found = _run(build, faults)
-    lost = _less(expected, found)
-    doubled = _less(found, expected)
-    if lost or doubled:
+    if found.left:
         raise AssertionError(
-            f"with {list(faults)} the job gives other results: {len(lost)} records are lost {_some(lost)} and "
-            f"{len(doubled)} are there too many {_some(doubled)}. State that is kept in attributes of a function "
-            "instead of in state, functions that are not deterministic and state that is changed without update() do "
-            "that."
+            f"of the plan {found.left} has not happened, so this shows nothing: the job has ended before, or has no "
+            "operator of that name, or nothing that the fault could strike"
         )
-    return expected
+    wanted = _recorded(expected.results, order_by)
+    ordered = order_by != "none" and _keeps_order(build, expected, order_by)
+    verdict = compare_records("results", "exactly once", wanted, _recorded(found.results, order_by), ordered)
+    states = differing_states(expected.states, found.states) if state else []
+    if verdict.held and not states:
+        return expected.results
+    said = (
+        ""
+        if verdict.held
+        else (
+            f"{verdict.lost} records are lost, {verdict.doubled} are there too often, {verdict.changed} are in no "
+            f"undisturbed run, {verdict.out_of_order} are out of order"
+        )
+    )
+    details = "".join(f"\n  {one}" for one in (*verdict.examples, *states))
+    raise AssertionError(
+        f"with {list(faults)} the job gives other {'results' if said else 'state'}{': ' if said else ''}{said}"
+        f"{details}\nState that is kept in attributes of a function instead of in state, functions that are not "
+        "deterministic and state that is changed without update() do that."
+    )
 
 
-def _run(build: Callable[[], DataStream], faults: Sequence[Fault]) -> list[Any]:
-    with InProcessJob.collecting(build(), faults) as job:
-        status = job.run_to_end()
-        if status is not JobStatus.FINISHED:
-            raise AssertionError(f"the job ended as {status.name}: {job.failure}") from job.error
-        return job.results
+@dataclass(frozen=True)
+class _Outcome:
+    results: list[Any]
+    states: States
+    left: list[Fault]  # that have not happened
+    lasted_ms: float
+    slots: int
+    heartbeat_timeout_ms: float
 
 
-def _less(records: list[Any], others: list[Any]) -> list[Any]:
-    """The records that are missing among the others; they need not be hashable."""
-    left = Counter(repr(other) for other in others)
-    missing = []
-    for record in records:
-        left[repr(record)] -= 1
-        if left[repr(record)] < 0:
-            missing.append(record)
-    return missing
+class _KeptJob(InProcessJob):
+    """Its checkpoints stay until somebody has looked at them."""
+
+    def delete_state(self, instruction: DeleteState) -> None:
+        """The folder goes as a whole."""
 
 
-def _some(records: list[Any]) -> str:
-    return f"({', '.join(repr(r) for r in records[:5])}{', ...' if len(records) > 5 else ''})" if records else ""
+def _run(build: Callable[[], DataStream], faults: Sequence[Fault]) -> _Outcome:
+    stream = build()
+    stream.sink_to(CollectSink())
+    env = stream.get_execution_environment()
+    configuration = env._configuration
+    with tempfile.TemporaryDirectory(prefix="tidegate-faults-") as folder:
+        if not options.read(configuration, options.CHECKPOINT_DIR) and not options.read(
+            configuration, options.CHECKPOINT_STORAGE
+        ):
+            configuration.set(options.CHECKPOINT_STORAGE, "jobmanager")
+        configuration.set(options.CHECKPOINT_DIR, folder)
+        with _KeptJob(env, faults) as job:
+            status = job.run_to_end()
+            if status is not JobStatus.FINISHED:
+                raise AssertionError(f"the job ended as {status.name}: {job.failure}") from job.error
+            return _Outcome(
+                results=job.results,
+                states=_last_states(Path(folder)),
+                left=job.faults.left,
+                lasted_ms=job.clock.now - EPOCH,
+                slots=job.graph.num_slots,
+                heartbeat_timeout_ms=job.prepared.settings.heartbeat_timeout_ms,
+            )
+
+
+def _last_states(folder: Path) -> States:
+    """Of the newest complete checkpoint, which holds the end of the input; {} when the job takes none."""
+    found = [(checkpoint_of_directory(file.parent.name) or 0, str(file.parent)) for file in folder.rglob(METADATA_NAME)]
+    return keyed_states(max(found)[1]) if found else {}
+
+
+def _recorded(results: Sequence[Any], order_by: str) -> list[Recorded]:
+    return [Recorded(digest(value), order_key(value, order_by), shown(value)) for value in results]
+
+
+def _keeps_order(build: Callable[[], DataStream], expected: _Outcome, order_by: str) -> bool:
+    """Whether the records of each key come in the same order when workers pause in turn."""
+    if expected.slots == 1:
+        return True
+    apart = expected.lasted_ms / _PAUSES
+    pause_ms = min(apart / 2, expected.heartbeat_timeout_ms / 4)
+    pauses = [FreezeWorker(i * apart, for_ms=pause_ms, slot=i % expected.slots) for i in range(_PAUSES)]
+    paused = _run(build, pauses)
+    return orders(_recorded(paused.results, order_by)) == orders(_recorded(expected.results, order_by))
