@@ -42,8 +42,10 @@ def open_writer(
     job_id: str = "job",
     attempt: str = "",
     wake: Callable[[], None] | None = None,
+    memo: Any = None,
 ) -> Any:
-    """`attempt`: the name of one in BATCH mode, where several may run side by side."""
+    """`attempt`: the name of one in BATCH mode, where several may run side by side. `memo`: of the writer in the
+    micro-batch before."""
     shipped: KafkaSink = cloudpickle.loads(cloudpickle.dumps(sink))
     context = SinkContext(
         job_id,
@@ -58,6 +60,7 @@ def open_writer(
         of_one_attempt=bool(attempt),
     )
     context.wake = wake
+    context.memo = memo
     writer = shipped.create_writer(context)
     writer.committer = shipped.create_committer()
     _wait_for(writer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,7 @@ from tidegate.common import WatermarkStrategy
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import ByteArraySchema, SimpleStringSchema
+from tidegate.connectors.kafka.producers import ProducerFactory
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema, KafkaTopicSelector
 from tidegate.connectors.kafka.settings import KafkaError
 from tidegate.connectors.kafka.sink import KafkaSink
@@ -55,6 +57,37 @@ def test_records_are_seen_after_the_commit_and_a_commit_may_be_repeated(broker: 
     assert sorted(broker.values(topic), key=int) == numbers(range(20))
 
 
+def test_micro_batches_use_the_ids_of_one_pool_and_make_one_producer_each(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make = ProducerFactory._make
+
+    def counted(self: ProducerFactory, transactional_id: str) -> Any:
+        made.append(transactional_id)
+        return make(self, transactional_id)
+
+    monkeypatch.setattr(ProducerFactory, "_make", counted)
+    sink, memo, used = builder(broker, topic).build(), None, []
+    for batch in range(8):
+        if batch == 5:  # a try of the task that dies: the next one of the same batch comes after it
+            dead = open_writer(sink, memo=memo)
+            write(dead, ["never"])
+            dead.flush(False)
+        writer = open_writer(sink, memo=memo)
+        if batch != 3:  # nothing to write in this one
+            write(writer, [str(batch)])
+        committables = barrier(writer)
+        used += [committable.transactional_id for committable in committables]
+        memo = pickle.loads(pickle.dumps(writer.memo()))
+        assert writer.committer.commit(committables) == []
+        writer.close()
+    assert sorted(broker.values(topic)) == [str(n) for n in range(8) if n != 3]
+    assert all(len({*used[i : i + 3]}) == 3 for i in range(len(used) - 2)), "two others come between"
+    assert len(set(made)) <= 4
+    assert len(made) == 2 + 7 + 1
+
+
 def test_another_process_commits_what_a_killed_one_wrote_also_after_the_broker_was_killed(name: str) -> None:
     with running_broker() as broker:
         broker.create_topic(name)
@@ -72,8 +105,6 @@ def test_another_process_commits_what_a_killed_one_wrote_also_after_the_broker_w
         """
         ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, timeout=60)
         assert ran.returncode == -9, ran.stderr.decode()
-        import pickle
-
         committables = pickle.loads(ran.stdout)
         broker.kill()
         broker.start()

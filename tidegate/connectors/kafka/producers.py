@@ -4,7 +4,7 @@ Ids come from a small pool per subtask: `<prefix>-<subtask>-<number>`. An id is 
 committed, the one that was free for longest first, and never before two other transactions have come between: so the
 checkpoint that a recovery starts from rarely holds a transaction whose id has served again (and when it does, see
 `transactions.Fate`). Every use begins with `init_transactions`, which fences whoever held the id before: a writer of an
-attempt that is not quite dead cannot add to what this one writes.
+attempt that is not quite dead cannot add to what this one writes. A writer in a micro-batch hands its pool on (`memo`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,17 @@ class CommittedTransactions:
 
 
 class TransactionalIds:
-    """The pool. Not thread-safe: of the mailbox."""
+    """The pool. Not thread-safe: of the mailbox. `memo`: of the pool of the micro-batch before, which this one goes on
+    with."""
 
-    def __init__(self, prefix: str, subtask: int, taken: Iterable[str]) -> None:
+    def __init__(
+        self, prefix: str, subtask: int, taken: Iterable[str], memo: tuple[int, tuple[str, ...]] | None = None
+    ) -> None:
         self._stem = f"{prefix}-{subtask}-"
         self._taken = set(taken)  # of transactions of the checkpoint that the job started from
-        self._resting: deque[str] = deque()
-        self._made = 0
+        made, resting = memo or (0, ())
+        self._resting = deque(resting)
+        self._made = made
 
     def next(self) -> str:
         if len(self._resting) > _REST:
@@ -63,6 +67,11 @@ class TransactionalIds:
 
     def give_back(self, name: str) -> None:
         self._resting.append(name)
+
+    def memo(self, unused: Iterable[str], used: Iterable[str]) -> tuple[int, tuple[str, ...]]:
+        """`unused`: ids that were taken and had no transaction. `used`: whose transactions are committed when the memo
+        is read."""
+        return self._made, (*unused, *self._resting, *used)
 
 
 class PreparedProducer:
@@ -98,6 +107,7 @@ class ProducerFactory:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tidegate-kafka-producers")
         self._start: Future[None] = self._threads.submit(start)
         self._next: Future[PreparedProducer] | None = None
+        self._next_id = ""
 
     def check_started(self, wait: bool) -> None:
         """Raises what the start has raised, if it is over, or when it is."""
@@ -107,7 +117,8 @@ class ProducerFactory:
     def prepare(self) -> None:
         """Begin with the next one unless that was done."""
         if self._next is None:
-            self._next = self._threads.submit(self._make, self._ids.next())
+            self._next_id = self._ids.next()
+            self._next = self._threads.submit(self._make, self._next_id)
             self._next.add_done_callback(self._made)
 
     def _made(self, made: Future[PreparedProducer]) -> None:
@@ -118,6 +129,11 @@ class ProducerFactory:
     def ready(self) -> bool:
         """`take` does not wait, but may raise."""
         return self._next is not None and self._next.done()
+
+    @property
+    def unused_ids(self) -> list[str]:
+        """That of the producer that nobody has taken yet, if there is one."""
+        return [] if self._next is None else [self._next_id]
 
     def take(self) -> PreparedProducer:
         """Waits for it when it is not ready."""

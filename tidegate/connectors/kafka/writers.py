@@ -267,7 +267,8 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         self._timeout_ms = int(settings["transaction.timeout.ms"])
         self._client = TransactionClient("KafkaSink", properties, wait_seconds)
         needed = [*context.restored_committables, *context.committables_of_all]
-        self._ids = TransactionalIds(prefix, context.subtask, {t.transactional_id for t in needed})
+        self._ids = TransactionalIds(prefix, context.subtask, {t.transactional_id for t in needed}, context.memo)
+        self._one_only = context.memo is not None  # a micro-batch has one transaction
 
         def start() -> None:
             if context.of_one_attempt:
@@ -311,7 +312,8 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         if self._open is None:
             self._open = self._producers.take()
             self._opened_at = self._clock.now_ms()
-            self._producers.prepare()  # the one after it
+            if not self._one_only:
+                self._producers.prepare()  # the one after it
         self._production.produce(self._open.producer, values, timestamps)
         self._written += len(values)
 
@@ -353,6 +355,9 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         self._waiting.add(ended.transactional_id)
         self._producers.drop(ended.producer)
         return [committable]
+
+    def memo(self) -> tuple[int, tuple[str, ...]]:
+        return self._ids.memo(self._producers.unused_ids, sorted(self._waiting))
 
     def close(self) -> None:
         self._open = None
