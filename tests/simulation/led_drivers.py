@@ -28,6 +28,7 @@ class LedDrivers:
         self._sim = sim
         self.record = CheckpointId(0)  # the newest checkpoint in it; 0: none
         self._recorded_in: FakeStorage = sim.storage  # where that lies
+        self._older: list[tuple[CheckpointId, FakeStorage]] = []  # that the record names behind it, newest first
         self._storages: dict[str, FakeStorage] = {sim.storage.root: sim.storage}
         self._frozen: set[str] = set()  # the directories whose lock a frozen leader still has
         self._recording: deque[RecordSnapshot] = deque()  # one after the other
@@ -61,6 +62,8 @@ class LedDrivers:
             f"the job is stopped with {self.stopped_at}, but snapshot {n} of a later driver is recorded",
         )
         if recorded and not savepoint:
+            before = [(self.record, self._recorded_in)] if self.record else []
+            self._older = [*before, *self._older][: instruction.num_retained - 1]
             self.record, self._recorded_in = n, sim.storage
             sim.world.completed[n] = sim.run_number, instruction.attempt  # whether or not anybody lives to hear of it
 
@@ -84,9 +87,22 @@ class LedDrivers:
             end_checks.check_whole(self._sim, metadata, self._recorded_in)
             return RestorePoint(metadata, self._recorded_in.root, owned=True)
 
+    def older(self) -> list[RestorePoint]:
+        """What it may fall back to. Nobody may have deleted any of it."""
+        if self.stopped_at or not self.record:
+            return []
+        points = []
+        with self._sim.undisturbed():
+            for n, storage in self._older:
+                metadata = storage.read_metadata(n)
+                end_checks.check_whole(self._sim, metadata, storage)
+                points.append(RestorePoint(metadata, storage.root, owned=True))
+        return points
+
     def begin_anew(self, point: RestorePoint) -> None:
         """The job is over. The user starts it from a savepoint, under another cluster id: with a record of its own."""
         self.record, self.stopped_at, self._started_from = CheckpointId(0), "", point
+        self._older.clear()
 
     # ------------------------------------------------------------ the next driver
     def kill(self) -> None:
@@ -138,6 +154,7 @@ class LedDrivers:
         work.do()
         if self._sim.ended is None:
             self.recorded()
+            self.older()
 
     def delete_claimed(self, instruction: DeleteClaimed) -> None:
         sim, n, older = self._sim, instruction.checkpoint_id, instruction.older

@@ -142,17 +142,19 @@ class Simulation(Workers, InstructionCarrier):
             highest = self.look_again("the highest checkpoint", storage.highest_checkpoint)
             epoch = 0 if self.led is None else self.run_number + 1
             others = self.look_again("the other checkpoints", lambda: other_checkpoints(storage, initial))
+            older = [] if self.led is None else self.led.older()
             self.coordinator = CheckpointCoordinator(
                 graph,
                 scenario.checkpoints,
                 storage.root,
                 initial,
                 highest,
+                older=older,
                 others=others,
                 epoch=epoch,
                 stopped=self.led is not None and bool(self.led.stopped_at),
             )
-            model = BarrierCheckpoints(self.coordinator, initial)
+            model = BarrierCheckpoints(self.coordinator, initial, older)
         runtime = dataclasses.replace(self.runtime, trace=self.lines is not None)
         if runtime.state_backend == ROCKSDB:
             self.databases = self.databases or LocalDatabases()

@@ -67,6 +67,23 @@ def test_a_driver_that_runs_a_stopped_job_is_found(monkeypatch: pytest.MonkeyPat
         stopped_jobs(60)
 
 
+def test_a_leader_that_deletes_what_its_record_still_names_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What earlier leaders have left, as soon as there is a single checkpoint in its place."""
+    keep = CheckpointCoordinator._keep
+
+    def hasty(self: Any, *arguments: Any) -> None:
+        keep(self, *arguments)
+        self._delete_claimed()
+
+    monkeypatch.setattr(CheckpointCoordinator, "_keep", hasty)
+    for seed in range(200):  # few have three leaders and retain more than one
+        try:
+            run_seed(seed, Mode.ALIGNED, variation=Variation.LED)
+        except SimulationFailed:
+            return
+    raise AssertionError("200 seeds did not find it")
+
+
 def test_leaders_that_share_a_directory_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one that was frozen still writes or deletes then hits its successor."""
     monkeypatch.setattr(FakeStorage, "successor", lambda storage, job_id: storage)
