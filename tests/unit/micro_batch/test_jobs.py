@@ -117,8 +117,8 @@ class World:
 
     def output(self) -> list[str]:
         while True:
-            files = [path for path in (self.folder / "out").rglob("part-*") if not path.name.startswith(".")]
-            with contextlib.suppress(FileNotFoundError):  # listed, and renamed before it was read
+            with contextlib.suppress(FileNotFoundError):  # listed, and renamed or deleted before it was read
+                files = [path for path in (self.folder / "out").rglob("part-*") if not path.name.startswith(".")]
                 return sorted(line for path in files for line in path.read_text().split())
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.losing_disk import LosingDisk, everything, nothing, some
 from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.connectors.files.part_files import LocalPartFiles, hidden_path
-from tidegate.spark.micro_batch.location import CheckpointLocation
+from tidegate.spark.micro_batch.location import CheckpointLocation, Prepared
 from tidegate.storage.cleanup import Deletion, OrderedDeletions
 from tidegate.storage.files import LocalFiles, write_file
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_directory, metadata_file
@@ -130,13 +130,14 @@ def test_what_the_sinks_of_a_micro_batch_have_prepared_is_there(disk: LosingDisk
         (after / "query" / "commits").mkdir(parents=True, exist_ok=True)
         for batch in prepared:
             (after / "query" / "commits" / str(batch)).touch()  # as Spark does
-        assert [batch for batch, _, _ in left.to_commit()] == prepared
+        assert [batch for batch, _ in left.to_commit()] == prepared
 
     location = CheckpointLocation(str(disk.root / "query"))
     moments = at_every_moment(disk, check)
     location.open("job", "job", {}, 0.0)
     for batch in range(3):
-        location.prepared(batch, [(OperatorId("sink"), pickle.dumps([f"of batch {batch}"]))], [])
+        committables = [(OperatorId("sink"), pickle.dumps([f"of batch {batch}"]))]
+        location.prepared(batch, Prepared(committables, [], 1))
         prepared.append(batch)
         disk.look()
     location.close()

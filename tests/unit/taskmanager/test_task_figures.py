@@ -30,7 +30,7 @@ def figures() -> tuple[TaskFigures, Any]:
         subtask=0,
         vertex=SimpleNamespace(vertex_id=0),
         time=SimpleNamespace(watermark=42),
-        chain=SimpleNamespace(source=None),
+        chain=SimpleNamespace(source=None, operators=[]),
     )
     return TaskFigures(task, 0.0), task
 
