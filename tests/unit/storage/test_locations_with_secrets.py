@@ -15,6 +15,7 @@ from tidegate.common.configuration import Configuration
 from tidegate.jobmanager import preparation
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
 from tidegate.jobmanager.leadership.job_record import SnapshotPointer
+from tidegate.jobmanager.starting_points import starting_points, storage_options
 from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.protocol.instructions import DeleteClaimed
 from tidegate.storage import files, job_lock
@@ -78,8 +79,8 @@ def test_the_next_leader_reads_what_the_record_names(bucket: Bucket, tmp_path: P
     pointer = SnapshotPointer(
         checkpoint_id=2, path=f"{earlier_run(tmp_path, 1, 2).root}".replace("?", "/chk-2?"), epoch=1
     )
-    leadership: Any = SimpleNamespace(record=SimpleNamespace(stopped=stopped, checkpoint=pointer, savepoint=pointer))
-    found = preparation._initial_snapshot(configured(tmp_path), leadership)
+    record: Any = SimpleNamespace(stopped=stopped, checkpoint=pointer, savepoint=pointer, older=())
+    found = starting_points("job", configured(tmp_path), record).initial
     assert found is not None
     assert found.checkpoint_id == 2
     assert bucket.refused == []
@@ -87,7 +88,7 @@ def test_the_next_leader_reads_what_the_record_names(bucket: Bucket, tmp_path: P
 
 def test_a_path_to_start_from_is_read_with_the_secrets_of_the_directory(bucket: Bucket, tmp_path: Path) -> None:
     path = f"{earlier_run(tmp_path, 1).root}".replace("?", "/chk-1?")
-    found = preparation._initial_snapshot(configured(tmp_path, **{"execution.state-recovery.path": path}), None)
+    found = starting_points("job", configured(tmp_path, **{"execution.state-recovery.path": path}), None).initial
     assert found is not None
     assert found.checkpoint_id == 1
 
@@ -101,7 +102,7 @@ def test_the_nearest_aligned_checkpoint_is_found(bucket: Bucket, tmp_path: Path)
             raise UnmovableRecordsError("records in flight")
 
     assigner: Any = Assigner()
-    known = preparation._storage_options(configured(tmp_path))
+    known = storage_options(configured(tmp_path))
     assert preparation._restorable("job", assigner, point, known).checkpoint_id == 1
 
 
