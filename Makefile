@@ -31,8 +31,8 @@ demo: setup  ## run the demo on local Spark
 	$(PY) examples/demo.py
 
 test: lint  ## lint, types and all tests
-	$(PY) -m pytest -q -rs -m "not spark and not soak" -n $(JOBS)
-	$(PY) -m pytest -q -rs -m "spark and not soak" -n $(JOBS) --dist loadfile
+	$(PY) -m pytest -q -rsfE -m "not spark and not soak" -n $(JOBS)
+	$(PY) -m pytest -q -rsfE -m "spark and not soak" -n $(JOBS) --dist loadfile
 
 test-matrix: setup  ## the tests on Spark with PySpark 3.5 to 4.3 and Python 3.11 to 3.13, in environments of their own
 	JOBS=$(JOBS) $(PY) -m tests.spark.matrix
