@@ -15,6 +15,7 @@ from tidegate.storage.job_directory import (
     LOCK,
     SHARED,
     VIEW,
+    VIEW_SUMMARY,
     checkpoint_directory,
     checkpoint_of_directory,
     job_location,
@@ -96,7 +97,7 @@ class FileSystemStorage:
         if self._lock is None:
             return
         try:
-            left = set(self.files().names("")) - {LOCK, SHARED, VIEW}
+            left = set(self.files().names("")) - {LOCK, SHARED, VIEW, VIEW_SUMMARY}
             if not left and not self.files().names(SHARED):
                 self.files().delete_directory("")
         except SnapshotError:

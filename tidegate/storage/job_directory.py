@@ -3,6 +3,7 @@
     <dir>/<job id>/_lock            who runs the job
     <dir>/<job id>/chk-<n>/         what belongs to checkpoint n alone, `_metadata` written last
     <dir>/<job id>/_view.json       what the job looked like when it ended, when it has left checkpoints
+    <dir>/<job id>/_view.summary    what the list of jobs says of it
     <dir>/<job id>/shared/          increments of keyed state, used by several checkpoints
 
 All paths are relative to the job directory.
@@ -21,6 +22,7 @@ METADATA_NAME = "_metadata"
 LOCK = "_lock"
 SHARED = "shared"
 VIEW = "_view.json"
+VIEW_SUMMARY = "_view.summary"
 
 _CHECKPOINT_DIRECTORY = re.compile(r"chk-(\d+)")
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -11,11 +10,9 @@ from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web import remote
 from tidegate.web.history import ArchivedFile, Document, History
-from tidegate.web.jobs import no_such_job
+from tidegate.web.jobs import SilentJob, no_such_job
 from tidegate.web.live_state import StateQuestion, path_of
 from tidegate.web.registry import JobRecord, running_jobs
-
-log = logging.getLogger("tidegate.rest")
 
 T = TypeVar("T")
 
@@ -41,8 +38,12 @@ class AllJobs:
         ended = [summary for summary in self._summaries.values() if summary["job_id"] not in running]
         return found + sorted(ended, key=lambda summary: summary.get("ended_ms") or 0.0, reverse=True)
 
-    def running(self) -> list[JobView]:
-        return [view for view in _at_once(_view, running_jobs()[::-1]) if view is not None]
+    def running(self) -> list[JobView | SilentJob]:
+        found = _at_once(_view, running_jobs()[::-1])
+        if any(isinstance(job, SilentJob) for job in found):
+            still = {record.job_id for record in running_jobs()}  # the others have ended in this moment
+            found = [job for job in found if not isinstance(job, SilentJob) or job.job_id in still]
+        return found
 
     def document(self, job_id: str, path: str) -> bytes | None:
         return self._ask(job_id, lambda record: remote.document(record, path))
@@ -111,9 +112,8 @@ def _summary(record: JobRecord) -> Document:
         }
 
 
-def _view(record: JobRecord) -> JobView | None:
+def _view(record: JobRecord) -> JobView | SilentJob:
     try:
         return remote.view_of(record)
-    except remote.RemoteJobError as error:
-        log.warning("%s", error)
-        return None
+    except remote.RemoteJobError:
+        return SilentJob(record.job_id, record.job_name)

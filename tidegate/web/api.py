@@ -96,7 +96,7 @@ ROUTES = (
     Route("GET", "/v1/jobs/{job}/exceptions", "exceptions", "Failures: cause, traceback, verdict, downtime, catch-up."),
     Route("GET", "/v1/jobs/{job}/metrics", "metrics", "Every metric with its type."),
     Route("GET", "/v1/jobs/{job}/config", "config", "The settings in force, and where each came from."),
-    Route("GET", "/v1/jobs/{job}/events", "events", "The job as server-sent events: `job` when it changes, `end`.", {},
+    Route("GET", "/v1/jobs/{job}/events", "events", "The job as server-sent events: `job` when it changes, `silent` when it does not answer, `end`.", {},
           "text/event-stream"),
     Route("POST", "/v1/jobs/{job}/savepoint", "savepoint", "Take a savepoint; answers when it is complete.",
           {"directory": _DIRECTORY}),

@@ -2,7 +2,7 @@
 
 `<when it ended>-<job id>.json` (and, as `.summary` beside it, what the list of jobs says of it) in
 `tidegate.history.dir`, or in `<state>/tidegate/history` of the user (see `registry.py`): only the newest, and of each
-job id the latest run. A job that leaves checkpoints in a directory has it beside them too, as `<job id>/_view.json`,
+job id the latest run. A job that leaves checkpoints in a directory has both beside them too, as `<job id>/_view.json`,
 for whoever finds them; so a checkpoint directory can be read as a history. (That alone would not do: the folder of a
 job that retains none is deleted at its end, and many jobs have no folder.)
 """
@@ -25,7 +25,7 @@ from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.storage.files import Files, open_files, write_file
-from tidegate.storage.job_directory import VIEW, checkpoint_of_directory
+from tidegate.storage.job_directory import VIEW, VIEW_SUMMARY, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 from tidegate.web import documents
 from tidegate.web.registry import state_directory
@@ -64,13 +64,15 @@ class History:
                 log.warning("job %s: the storage of its history does not answer", view.name)
 
     def _keep(self, view: JobView, beside: Files | None) -> None:
+        summary = msgspec.json.encode(documents.summary(view, view.ended_ms or 0.0))
         try:
             if beside is not None and any(map(checkpoint_of_directory, beside.names(""))):
+                write_file(beside, VIEW_SUMMARY, summary)
                 write_file(beside, VIEW, view.to_json())
             files = self._files()
             before = self._names(files)
             name = f"{int(view.ended_ms or 0):013d}-{view.job_id}.json"
-            write_file(files, _summary_of(name), msgspec.json.encode(documents.summary(view, view.ended_ms or 0.0)))
+            write_file(files, _summary_of(name), summary)
             write_file(files, name, view.to_json())
             rest = [n for n in before if _job_of(n) != view.job_id]
             for old in {*before} - {*rest} | {*rest[: max(0, len(rest) + 1 - self.size)]}:
@@ -100,8 +102,7 @@ class History:
         """From the view itself where there is no summary beside it."""
         path, _ = file
         with contextlib.suppress(TidegateError, OSError, *UNREADABLE):
-            if not path.endswith(VIEW):
-                return msgspec.json.decode(files.read(_summary_of(path)), type=dict[str, Any])
+            return msgspec.json.decode(files.read(_summary_of(path)), type=dict[str, Any])
         with contextlib.suppress(TidegateError, OSError, *UNREADABLE):
             view = JobView.from_json(files.read(path))
             return documents.summary(view, view.ended_ms or 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidegate.common.errors import TidegateError
@@ -13,6 +15,14 @@ class NotThereError(TidegateError):
     """What was asked for does not exist: no such job, vertex, checkpoint. The sentence says what there is instead."""
 
 
+@dataclass(frozen=True)
+class SilentJob:
+    """A job that runs, as far as its entry says, and does not answer."""
+
+    job_id: str
+    name: str
+
+
 class Jobs(Protocol):
     """Thread-safe. Looks wait some seconds at most. Changes return when they are done; TidegateError says why
     something cannot be, NotThereError that there is no such job."""
@@ -21,8 +31,8 @@ class Jobs(Protocol):
         """`documents.summary` of all jobs, the newest first; of a job that does not answer its id, its name, when it
         started, the status "?" and the `error`."""
 
-    def running(self) -> list[JobView]:
-        """The jobs that have not ended, the newest first, without those that do not answer."""
+    def running(self) -> Sequence[JobView | SilentJob]:
+        """The jobs that have not ended, the newest first."""
 
     def document(self, job_id: str, path: str) -> bytes | None:
         """What the job's own port answers to a look at a path below its own, when it has another port than this one;

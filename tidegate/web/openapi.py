@@ -86,7 +86,7 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
 
 def _schema(route: Route) -> dict[str, Any]:
     if route.content_type == "text/event-stream":
-        event = {"event": {"enum": ["job", "end"]}, "data": {"type": "string", "description": "JSON"}}
+        event = {"event": {"enum": ["job", "silent", "end"]}, "data": {"type": "string", "description": "JSON"}}
         return {"type": "object", "properties": event, "required": ["event", "data"]}
     return (
         ANSWERS.get(route.name, {"type": "object"}) if route.content_type == "application/json" else {"type": "string"}

@@ -37,6 +37,7 @@ from tidegate.common.metric_values import (
 from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web.documents import downtime_ms
+from tidegate.web.jobs import SilentJob
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _JOB = ["job_id", "job_name"]
@@ -46,6 +47,7 @@ _OPERATOR = [*_TASK, "operator", "group"]
 
 # What the names mean, with their units; a user's metric has nothing but its name.
 _TEXTS = {
+    "answers": "1 while the job's own port answers; 0: its process is stopped or overloaded, or of another version",
     "running": "1 while the job runs",
     "uptime": "ms since the job was started",
     "downtime": "ms that the job was not running since it first ran",
@@ -113,9 +115,13 @@ class _Families:
         yield from self._families.values()
 
 
-def text(views: Iterable[JobView], now_ms: float) -> bytes:
+def text(jobs: Iterable[JobView | SilentJob], now_ms: float) -> bytes:
     families = _Families()
-    for view in views:
+    for view in jobs:
+        answers = not isinstance(view, SilentJob)
+        families.add(GaugeMetricFamily, "tidegate_job_answers", _JOB, [view.job_id, view.name], float(answers))
+        if isinstance(view, SilentJob):
+            continue
         _add_job(families, view, now_ms)
         names, operators = {v.vertex: v.name for v in view.vertices}, view.operator_names()
         for metric in view.metrics:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.web.test_rest import Server, ask, request
 from tests.unit.web.web_kit import FakeJobs, sample_view
@@ -79,7 +80,11 @@ def test_a_frozen_job_hangs_nobody_and_is_listed_as_silent(frozen: None, running
     assert "does not answer" in answer["error"]
     response, text = request(ui, "GET", "/metrics", headers={"Authorization": f"Bearer {ui[0].token}"})
     assert response.status == 200
-    assert b'job_name="my job"' in text
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    answers = {sample.labels["job_id"]: sample.value for sample in families["tidegate_job_answers"].samples}
+    assert answers == {FROZEN: 0.0, RUNNING: 1.0}
+    running_series = families["tidegate_job_running"].samples  # of the frozen one nothing else is known
+    assert [sample.labels["job_name"] for sample in running_series] == ["my job"]
 
 
 def test_the_commands_tell_that_a_job_is_frozen(frozen: None, capsys: pytest.CaptureFixture[str]) -> None:

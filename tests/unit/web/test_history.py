@@ -99,6 +99,12 @@ def test_a_job_that_leaves_checkpoints_has_its_view_beside_them(tmp_path: Path) 
     there = AllJobs(History(str(tmp_path / "checkpoints")))
     assert [(job["job_id"], job["job_name"]) for job in there.summaries()] == [("b" * 32, "in -e10"), ("a" * 32, "in ")]
     assert there.view("a" * 32).name == "in "
+    (folders["a" * 32] / "_view.json").write_bytes(b"{ not what the list needs")
+    assert [job["job_name"] for job in there.summaries()] == ["in -e10", "in "]
+    assert [job["job_name"] for job in AllJobs(History(str(tmp_path / "checkpoints"))).summaries()] == [
+        "in -e10",
+        "in ",
+    ]
     assert History().job_ids() == ["b" * 32, "c" * 32, "a" * 32]  # and in the user's own
 
 

@@ -65,6 +65,8 @@ def test_a_batch_job_has_stages(page: FakePage) -> None:
     assert page.all('[data-key="savepoint"]') == []
     assert page.all('[data-key="cancel"]')
     assert "Checkpoints\n28" not in page.text
+    assert "Checkpoints" not in page.texts("nav.tabs a")
+    assert "back-pressured" not in page.text
 
 
 def test_a_micro_batch_job_has_batches(page: FakePage) -> None:

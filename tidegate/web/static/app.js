@@ -200,7 +200,7 @@ function draw() {
   return guarded(async () => {
     const base = `/v1/jobs/${encodeURIComponent(id)}`;
     let content;
-    if (tab === "checkpoints") {
+    if (tab === "checkpoints" && hasCheckpoints(job)) {
       const answer = await look(`${base}/checkpoints`);
       const known = answer.checkpoints.some((c) => c.id === state.checkpoint);
       const detail = known ? await look(`${base}/checkpoints/${state.checkpoint}`) : null;
@@ -222,14 +222,17 @@ function draw() {
 function head(job) {
   const running = !ENDED.includes(job.status);
   const buttons = running && state.access === "full" ? el("div", { class: "buttons" },
-    job.mode !== "BATCH" && el("button", { type: "button", "data-key": "savepoint", onclick: () => askSavepoint(job) }, "Savepoint"),
-    job.mode !== "BATCH" && el("button", { type: "button", "data-key": "stop", onclick: () => askStop(job) }, "Stop"),
+    hasCheckpoints(job) && el("button", { type: "button", "data-key": "savepoint", onclick: () => askSavepoint(job) }, "Savepoint"),
+    hasCheckpoints(job) && el("button", { type: "button", "data-key": "stop", onclick: () => askStop(job) }, "Stop"),
     el("button", { type: "button", class: "danger", "data-key": "cancel", onclick: () => askCancel(job) }, "Cancel")) : null;
   return el("div", { class: "head", key: "head" }, el("a", { class: "back", href: "#/" }, "← Jobs"), el("h1", {}, job.job_name), badge(job.status), el("span", { class: "soft" }, `${job.mode} · ${job.job_id}`), buttons);
 }
 
+// A BATCH job has no checkpoints.
+const hasCheckpoints = (job) => job.mode !== "BATCH";
+
 function tabs(job, current) {
-  return el("nav", { class: "tabs", key: "tabs", "aria-label": "views of the job" }, TABS.map(([tab, title]) =>
+  return el("nav", { class: "tabs", key: "tabs", "aria-label": "views of the job" }, TABS.filter(([tab]) => tab !== "checkpoints" || hasCheckpoints(job)).map(([tab, title]) =>
     el("a", { href: `#/job/${encodeURIComponent(job.job_id)}${tab ? `/${tab}` : ""}`, "aria-current": tab === current ? "page" : undefined, "data-key": `tab-${tab}` },
       tab === "checkpoints" && job.mode === "MICRO_BATCH" ? "Batches" : title)));
 }
