@@ -33,12 +33,14 @@ class Tally:
     """What was run and what struck; those of several processes add up."""
 
     schedules: Counter[Kind] = field(default_factory=Counter)
+    faulty: int = 0  # of them, those in which something struck
     struck: Counter[str] = field(default_factory=Counter)
     hit: Counter[str] = field(default_factory=Counter)  # kind of fault -> schedules that it struck in
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
         self.schedules += other.schedules
+        self.faulty += other.faulty
         self.struck += other.struck
         self.hit += other.hit
         self.failures += other.failures
@@ -55,7 +57,7 @@ class Tally:
             lines.append(f"{variation.value:<14}" + "".join(f"{count:>15,}" for count in counts))
         lines += ["", f"{'faults that struck':<44}{'times':>12}{'in schedules':>16}"]
         lines += [f"{what:<44}{times:>12,}{self.hit[what]:>16,}" for what, times in sorted(self.struck.items())]
-        lines += ["", f"{self.total:,} schedules, {len(self.failures)} failures"]
+        lines += ["", f"{self.total:,} schedules, {self.faulty:,} of those faulty, {len(self.failures)} failures"]
         return "\n".join(lines)
 
 
@@ -70,6 +72,7 @@ def tallies(first: int, step: int, kinds: list[Kind]) -> Iterator[Tally]:
                 simulation = run_seed(seed, mode, mode is not Mode.NONE, variation)
                 tally.struck = +simulation.struck
                 tally.hit = Counter(tally.struck.keys())
+                tally.faulty = int(bool(tally.struck))
             except SimulationFailed as failure:
                 tally.failures.append(str(failure))
             yield tally
