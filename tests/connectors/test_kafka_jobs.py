@@ -61,7 +61,7 @@ def test_only_a_complete_checkpoint_commits_offsets_to_the_group(broker: Broker,
     assert not offset()  # checkpoints before the first record are allowed to be complete
     (tmp_path / "allowed").touch()
     until(lambda: offset() == 100, "the group's offset", 120)
-    assert completed(client)
+    until(lambda: completed(client), "the history, which is published a moment later", 60)
     client.cancel().result()
 
 

@@ -285,6 +285,53 @@ def test_a_schema_may_end_the_stream(broker: Broker, topic: str) -> None:
     assert Reading(single.build()).until() == ["a"]
 
 
+def ended_by_a_record(broker: Broker, topic: str) -> KafkaSource:
+    """Reads partition 1 up to the record `end`, and leaves out those that are empty."""
+    broker.produce(topic, ["", "a", "", "b", "end", "c", "poison"], 1)
+    single = of(broker).set_partitions({KafkaTopicPartition(topic, 1)})
+    return single.set_value_only_deserializer(SkippingPoisoned()).build()
+
+
+class SkippingPoisoned(Poisoned):
+    def deserialize(self, message: bytes) -> str | None:  # type: ignore[override]
+        return super().deserialize(message) or None
+
+
+@pytest.mark.parametrize("portion", [1, 2, 100])
+def test_a_stream_that_a_record_has_ended_stays_ended_after_a_recovery(
+    broker: Broker, topic: str, portion: int
+) -> None:
+    """From every offset that a checkpoint may have held: what lies behind the record is never read."""
+    source = ended_by_a_record(broker, topic)
+    reading = Reading(source)
+    (reader,) = reading.readers
+    found: list[Any] = []
+    after: list[tuple[Any, int]] = [({}, 0)]  # offsets, and how many records came before
+    deadline = time.monotonic() + 30
+    while (polled := reader.poll(portion)) is not None:
+        assert time.monotonic() < deadline
+        found += polled.values if hasattr(polled, "values") else polled
+        after.append((reading.offsets(), len(found)))
+    after.append((reading.offsets(), len(found)))
+    assert found == ["a", "b"]
+    for offsets, before in {str(one): one for one in after}.values():
+        again = Reading(source, offsets, reading.splits)
+        assert again.until() == found[before:], offsets
+        again.close()
+
+
+def test_a_stream_that_a_record_has_ended_stays_ended_in_later_micro_batches(broker: Broker, topic: str) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    source = ended_by_a_record(broker, topic)
+    engine = Engine.collecting(env.from_source(source, WatermarkStrategy.no_watermarks(), "in"), max_records=1)
+    while len(engine.results) < 2:
+        engine.run_batch()
+        assert engine.batch < 60, engine.results
+    for _ in range(6):
+        assert engine.run_batch().records_read == 0
+    assert engine.results == ["a", "b"]
+
+
 class OddOnly(DeserializationSchema):
     def deserialize(self, message: bytes) -> Any:
         return int(message) if int(message) % 2 else None

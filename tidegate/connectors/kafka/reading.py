@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_
@@ -248,7 +248,8 @@ Deserializer = DeserializationSchema | KafkaRecordDeserializationSchema
 
 
 class KafkaPartitionReader(SplitReader[Any]):
-    """The offset is that of the next record to read."""
+    """The offset is that of the next record to read: when a schema has ended the stream (`is_end_of_stream`), that of
+    the record which did."""
 
     def __init__(
         self, split: KafkaSplit, offset: int | None, client: PartitionClient, schema: Deserializer, commits: bool
@@ -288,16 +289,14 @@ class KafkaPartitionReader(SplitReader[Any]):
         if not messages:
             return None if self._ended else []
         values = self._values(messages)
+        if len(values) < len(messages):  # the stream has ended
+            messages = messages[: len(values)]
+            if not messages:
+                return None
         stamps = [message.timestamp()[1] for message in messages]
         if any(map(is_, values, repeat(None))):
             kept = [i for i, value in enumerate(values) if value is not None]
             values, stamps = [values[i] for i in kept], [stamps[i] for i in kept]
-        if self._is_end is not None:
-            for i, value in enumerate(values):
-                if self._is_end(value):
-                    self._ended = True
-                    values, stamps = values[:i], stamps[:i]
-                    break
         return RecordBatch(values, stamps)
 
     def _take(self, limit: int) -> list[Any]:
@@ -326,6 +325,7 @@ class KafkaPartitionReader(SplitReader[Any]):
         return [message for message in portion if message.offset() < stop]
 
     def _values(self, messages: list[Any]) -> list[Any]:
+        """One for each message up to the record that ends the stream, if there is one."""
         rest = iter(messages)
         try:
             if isinstance(self._schema, KafkaRecordDeserializationSchema):
@@ -334,6 +334,8 @@ class KafkaPartitionReader(SplitReader[Any]):
             if type(self._schema) is ByteArraySchema:  # bytes as they are: 150 ns less per record than by a call
                 return [message.value() for message in rest]
             convert = self._schema.deserialize
+            if self._is_end is not None:
+                return self._values_to_end(rest, convert, self._is_end)
             return [None if (value := message.value()) is None else convert(value) for message in rest]
         except Exception as error:
             culprit = messages[len(messages) - len(list(rest)) - 1]
@@ -341,6 +343,22 @@ class KafkaPartitionReader(SplitReader[Any]):
                 f"KafkaSource: the record at topic {culprit.topic()}, partition {culprit.partition()}, offset "
                 f"{culprit.offset()} cannot be deserialized: {type(error).__name__}: {error}"
             ) from error
+
+    def _values_to_end(
+        self, messages: Iterator[Any], convert: Callable[[Any], Any], is_end: Callable[[Any], bool]
+    ) -> list[Any]:
+        """One by one: what lies behind the end is not looked at. The position stays before the record that is the end:
+        a reader that goes on from a checkpoint of this moment comes to it first, and ends as this one does."""
+        values: list[Any] = []
+        for message in messages:
+            content = message.value()
+            value = None if content is None else convert(content)
+            if value is not None and is_end(value):
+                self._next, self._ended = message.offset(), True
+                self._waiting.clear()
+                break
+            values.append(value)
+        return values
 
     def offset(self) -> int:
         return self._next
