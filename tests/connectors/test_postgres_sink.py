@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from tidegate.common.types import RowKind
 from tidegate.connectors.postgres import prefix as prefix_module
 from tidegate.connectors.postgres.connection import PostgresError
 from tidegate.connectors.postgres.sink import PostgresSink, PostgresSinkBuilder
+from tidegate.connectors.postgres.source import PostgresSource
 from tidegate.contracts.connectors import SinkContext
 from tidegate.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 
@@ -425,6 +428,109 @@ def test_what_is_refused_before_the_start(database: Database, table: str, name: 
     database.execute(f"REVOKE INSERT ON {table} FROM {name}_guest")
     with pytest.raises(PostgresError, match="lacks the right: GRANT it"):
         barrier_of(writer, rows(1))
+
+
+@pytest.fixture
+def guest(database: Database, name: str) -> Iterator[Any]:
+    """A user without rights but to look into a schema of its own, which is all of its search_path and has a table
+    `items`."""
+    user, schema = f"{name}_guest", f"{name}_room"
+    database.execute(f"CREATE ROLE {user} LOGIN")
+    database.execute(f"CREATE SCHEMA {schema}")
+    database.execute(f"ALTER ROLE {user} SET search_path = {schema}")
+    database.execute(f"GRANT USAGE ON SCHEMA {schema} TO {user}")
+    database.execute(f"CREATE TABLE {schema}.items (id int8 PRIMARY KEY, text text, amount numeric(10, 2))")
+    yield SimpleNamespace(url=database.url.replace("postgres@", f"{user}@"), user=user, schema=schema)
+    database.execute(f"DROP SCHEMA {schema} CASCADE")
+    database.execute(f"DROP OWNED BY {user}")
+    database.execute(f"DROP ROLE {user}")
+
+
+def test_who_may_not_make_the_ledger_upserts_with_one_that_is_there(database: Database, guest: Any) -> None:
+    """Nor may it make anything else in the schema, as nobody but the owner may in `public` since PostgreSQL 15. What
+    the refusal says to do is done."""
+    database.execute(f"GRANT SELECT, INSERT, UPDATE ON {guest.schema}.items TO {guest.user}")
+    sink = to(guest, "items").upsert().build()
+    with pytest.raises(PostgresError, match=f"upserts need the table tidegate_ledger.*{guest.user}") as refusal:
+        sink.check_start(1)
+    for statement in str(refusal.value).partition("Have it made, once: ")[2].split("; "):
+        database.execute(statement)
+    database.execute(f"REVOKE UPDATE ON {guest.schema}.tidegate_ledger FROM {guest.user}")
+    with pytest.raises(PostgresError, match="lacks the right UPDATE on the table tidegate_ledger"):
+        sink.check_start(1)
+    database.execute(f"GRANT UPDATE ON {guest.schema}.tidegate_ledger TO {guest.user}")
+    writer = open_writer(sink)
+    lots = barrier_of(writer, rows(1, 2))
+    for _ in range(2):
+        assert writer.committer.commit(lots) == []
+    assert ids(database, f"{guest.schema}.items") == [1, 2]
+    assert database.execute(f"SELECT lot FROM {guest.schema}.tidegate_ledger") == [(1,)]
+    writer.committer.close()
+
+
+def test_the_ledger_is_made_in_the_first_schema_of_the_search_path(database: Database, guest: Any) -> None:
+    """Wherever the table is."""
+    database.execute(f"CREATE SCHEMA {guest.schema}_own AUTHORIZATION {guest.user}")
+    database.execute(f"ALTER ROLE {guest.user} SET search_path = {guest.schema}_own, {guest.schema}")
+    database.execute(f"GRANT SELECT, INSERT, UPDATE ON {guest.schema}.items TO {guest.user}")
+    try:
+        for _ in range(2):
+            to(guest, f"{guest.schema}.items").upsert().build().check_start(1)
+        assert database.execute(f"SELECT count(*) FROM {guest.schema}_own.tidegate_ledger") == [(0,)]
+    finally:
+        database.execute(f"DROP SCHEMA {guest.schema}_own CASCADE")
+
+
+def test_rights_are_looked_at_column_by_column(
+    database: Database, guest: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that are asked for are enough, and one less is not."""
+    items = f"{guest.schema}.items"
+
+    def refused(sink: Any, text: str) -> None:
+        with pytest.raises(PostgresError, match=re.escape(text)):
+            sink.check_start(1)
+
+    append, upsert = to(guest, "items").build(), to(guest, "items").upsert().build()
+    refused(append, "lacks the right INSERT on table")
+    database.execute(f"GRANT INSERT (id, text) ON {items} TO {guest.user}")
+    refused(append, 'lacks the right INSERT ("amount") on table')
+    to(guest, "items").set_columns("id", "text").build().check_start(1)
+    database.execute(f"GRANT INSERT (amount), SELECT (id) ON {items} TO {guest.user}")
+    append.check_start(1)
+    refused(upsert, 'lacks the right SELECT ("text", "amount") on table')
+    source = PostgresSource.builder().set_url(guest.url).set_table("items").set_key_column("id").build()
+    with pytest.raises(PostgresError, match=re.escape('lacks the right SELECT ("text", "amount") on table')):
+        source.create_splits(1)
+    database.execute(f"GRANT SELECT (text, amount), UPDATE (text) ON {items} TO {guest.user}")
+    assert source.create_splits(1)
+    refused(upsert, 'lacks the right UPDATE ("amount") on table')
+    database.execute(f"GRANT UPDATE (amount) ON {items} TO {guest.user}")
+    database.execute(f"GRANT CREATE ON SCHEMA {guest.schema} TO {guest.user}")
+    database.execute("REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC")
+    try:
+        refused(upsert, 'GRANT TEMPORARY ON DATABASE "postgres" TO')
+    finally:
+        database.execute("GRANT TEMPORARY ON DATABASE postgres TO PUBLIC")
+    caplog.clear()
+    writer = open_writer(upsert)
+    (record,) = caplog.records
+    assert "a record of kind DELETE would fail the job (GRANT DELETE ON" in record.getMessage()
+    assert writer.committer.commit(barrier_of(writer, rows(1, 2))) == []
+    assert writer.committer.commit(barrier_of(writer, rows(2, 3))) == []
+    assert ids(database, items) == [1, 2, 3]
+    gone = Row(id=1, text=None, amount=None)
+    gone.set_row_kind(RowKind.DELETE)
+    lots = barrier_of(writer, [gone])
+    with pytest.raises(PostgresError, match="lacks the right: GRANT it"):
+        writer.committer.commit(lots)
+    database.execute(f"GRANT DELETE ON {items} TO {guest.user}")
+    assert writer.committer.commit(lots) == []
+    assert ids(database, items) == [2, 3]
+    writer.committer.close()
+    caplog.clear()
+    upsert.check_start(1)
+    assert not caplog.records
 
 
 def test_a_wrong_password_is_told_so_without_it(database: Database, table: str) -> None:

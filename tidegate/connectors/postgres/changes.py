@@ -127,7 +127,7 @@ class PostgresChangeSource(Source[Row]):
 
     def _check_table(self, connection: Any) -> None:
         table = look_up(self._url, connection, self._table, None)
-        check_rights(self._url, connection, table, ["SELECT"])
+        check_rights(self._url, connection, table, {"SELECT": table.columns})
         if len(table.key) != 1:
             raise ConfigurationError(
                 f"PostgresChangeSource: table {self._table} has to have a primary key of one column, it has "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
@@ -15,11 +16,21 @@ from tidegate.connectors.postgres.append import (
     roll_back,
 )
 from tidegate.connectors.postgres.connection import DatabaseUrl, check_installed
+from tidegate.connectors.postgres.ledger import prepare_ledger
 from tidegate.connectors.postgres.prefix import check_free
-from tidegate.connectors.postgres.tables import check_rights, check_types, look_up
-from tidegate.connectors.postgres.upsert import LotOrder, UpsertCommitter, UpsertWriter, create_ledger
+from tidegate.connectors.postgres.tables import (
+    Table,
+    check_rights,
+    check_temporary,
+    check_types,
+    look_up,
+    may_delete,
+)
+from tidegate.connectors.postgres.upsert import LotOrder, UpsertCommitter, UpsertWriter
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
 from tidegate.contracts.driver_side import DriverSide
+
+_log = logging.getLogger(__name__)
 
 
 class PostgresSink(Sink[Any, Any], DriverSide):
@@ -27,10 +38,10 @@ class PostgresSink(Sink[Any, Any], DriverSide):
     `pip install tidegate[postgres]`.
 
     Appending (the default) is exactly once, with prepared transactions: the database needs
-    `max_prepared_transactions` above 0. Upserting, by the primary key, is idempotent, and applied once by a ledger (the
-    table `tidegate_ledger`, which is made beside the user's). Rows are visible when their checkpoint is complete;
-    without checkpoints, when the job ends well. Records are Rows, tuples, lists or dicts; a Row of kind DELETE deletes
-    its key, when upserting."""
+    `max_prepared_transactions` above 0. Upserting, by the primary key, is idempotent, and applied once by a ledger: the
+    table `tidegate_ledger` on the user's search_path, made in its first schema when there is none. Rows are visible
+    when their checkpoint is complete; without checkpoints, when the job ends well. Records are Rows, tuples, lists or
+    dicts; a Row of kind DELETE deletes its key, when upserting."""
 
     sees_all_committables = True  # what is still needed, and in which order
 
@@ -71,19 +82,30 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         with self._url.connect(wait=False) as connection:
             table = look_up(self._url, connection, self._table, self._columns)
             check_types(self._url, table)
-            rights = ["INSERT"]
             if self._upserts:
-                self._check_key(table.columns, table.key)
-                rights.append("SELECT")
-                if set(table.columns) - set(self._key or table.key):
-                    rights.append("UPDATE")
+                self._check_upserts(connection, table)
             else:
                 self._check_prepared(connection, num_slots)
-            check_rights(self._url, connection, table, rights)
-            if self._prefix is not None and not self._upserts:
-                check_free(connection, self._prefix)
-        if self._upserts:
-            create_ledger(self._url)
+                check_rights(self._url, connection, table, {"INSERT": table.columns})
+                if self._prefix is not None:
+                    check_free(connection, self._prefix)
+
+    def _check_upserts(self, connection: Any, table: Table) -> None:
+        self._check_key(table.columns, table.key)
+        key = self._key or table.key
+        # A column whose new value is taken (`excluded`), or that conflicts are looked for in, has to be readable too.
+        others = [column for column in table.columns if column not in key]
+        check_rights(self._url, connection, table, {"INSERT": table.columns, "SELECT": table.columns, "UPDATE": others})
+        check_temporary(self._url, connection)
+        if not may_delete(connection, table):
+            _log.warning(
+                "PostgresSink, %s: this user may not delete from table %s; a record of kind DELETE would fail the job "
+                "(GRANT DELETE ON %s)",
+                self._url,
+                self._table,
+                table.name,
+            )
+        prepare_ledger(self._url, connection)
 
     def _check_key(self, columns: tuple[str, ...], primary: tuple[str, ...]) -> None:
         key = self._key or primary

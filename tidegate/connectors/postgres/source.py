@@ -20,7 +20,7 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import Row, make_row
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
-from tidegate.connectors.postgres.tables import literal, look_up, quoted, quoted_table
+from tidegate.connectors.postgres.tables import check_rights, literal, look_up, quoted, quoted_table
 from tidegate.contracts.connectors import Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 5000
@@ -82,6 +82,7 @@ class PostgresSource(Source[Row]):
 
     def _check_key(self, connection: Any) -> None:
         table = look_up(self._url, connection, self._relation, None)
+        check_rights(self._url, connection, table, {"SELECT": table.columns})
         unique = connection.execute(
             "SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
             "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indnkeyatts = 1 AND i.indpred IS NULL "

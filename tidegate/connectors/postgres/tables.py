@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,16 +107,41 @@ def check_types(url: DatabaseUrl, table: Table) -> None:
             )
 
 
-def check_rights(url: DatabaseUrl, connection: Any, table: Table, rights: Sequence[str]) -> None:
-    """Raises when this user may do something of it with none of the table's columns."""
-    for right in rights:
-        question = "SELECT has_any_column_privilege(%s::regclass, %s), current_user"
-        ((may, user),) = connection.execute(question, [table.name, right]).fetchall()
-        if not may:
-            raise PostgresError(
-                f"{url.connector}, {url}: user {user} lacks the right {right} on table {table.name}: GRANT "
-                f"{right} ON {table.name} TO {user}"
-            )
+def check_rights(url: DatabaseUrl, connection: Any, table: Table, rights: Mapping[str, Sequence[str]]) -> None:
+    """Raises when this user lacks a right to one of the columns that it is needed for."""
+    for right, columns in rights.items():
+        found = connection.execute(
+            "SELECT c, current_user FROM unnest(%s::text[]) c WHERE NOT has_column_privilege(%s::regclass, c, %s)",
+            [list(columns), table.name, right],
+        ).fetchall()
+        if not found:
+            continue
+        user, missing = found[0][1], [column for column, _ in found]
+        some = "" if len(missing) == len(table.columns) else f" ({', '.join(map(quoted, missing))})"
+        raise PostgresError(
+            f"{url.connector}, {url}: user {user} lacks the right {right}{some} on table {table.name}: GRANT "
+            f"{right}{some} ON {table.name} TO {user}"
+        )
+
+
+def may_delete(connection: Any, table: Table) -> bool:
+    """Rows of the table; there is no such right to single columns."""
+    question = "SELECT has_table_privilege(%s::regclass, 'DELETE')"
+    ((may,),) = connection.execute(question, [table.name]).fetchall()
+    return bool(may)
+
+
+def check_temporary(url: DatabaseUrl, connection: Any) -> None:
+    """Raises when this user may not make temporary tables."""
+    question = (
+        "SELECT has_database_privilege(current_database(), 'TEMPORARY'), current_database()::text, current_user::text"
+    )
+    ((may, database, user),) = connection.execute(question).fetchall()
+    if not may:
+        raise PostgresError(
+            f"{url.connector}, {url}: user {user} may not make temporary tables, from which rows are upserted: GRANT "
+            f"TEMPORARY ON DATABASE {quoted(database)} TO {user}"
+        )
 
 
 def rows_of(connector: str, table: Table, records: Sequence[Any]) -> list[Sequence[Any]]:

@@ -23,12 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
+from tidegate.connectors.postgres.ledger import KEPT_DAYS, LEDGER
 from tidegate.connectors.postgres.tables import Table, copy_rows, kind_of, look_up, quoted, rows_of
 from tidegate.contracts.connectors import Committer, SinkContext, SinkWriter
 
-LEDGER = "tidegate_ledger"
-_KEPT_DAYS = 30  # how long rows of the ledger are kept after their writer's last lot
-_SURELY_KEPT_MS = (_KEPT_DAYS - 1) * 86_400_000.0
+_SURELY_KEPT_MS = (KEPT_DAYS - 1) * 86_400_000.0
 _UPDATE_BEFORE, _DELETE = 1, 3
 
 
@@ -80,23 +79,6 @@ class LotOrder:
 
     def applied(self, lots: Iterable[LotName]) -> None:
         self._waiting -= set(lots)
-
-
-def create_ledger(url: DatabaseUrl) -> None:
-    """Once per job, on the driver. A second time is fine."""
-    import psycopg
-
-    with url.connect(wait=False) as connection:
-        try:
-            connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {LEDGER} (sink text, writer text, lot int8 NOT NULL, "
-                "applied_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (sink, writer))"
-            )
-            connection.execute(
-                f"DELETE FROM {LEDGER} WHERE applied_at < now() - make_interval(days => %s)", [_KEPT_DAYS]
-            )
-        except psycopg.Error as error:
-            raise url.refused(f"making the table {LEDGER}", error) from None
 
 
 class UpsertWriter(SinkWriter[Any, Lot]):
