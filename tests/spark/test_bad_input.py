@@ -25,6 +25,7 @@ from tidegate.common.errors import (
 from tidegate.datastream import (
     DataStream,
     KeyedProcessFunction,
+    KeyedStream,
     MapFunction,
     ProcessFunction,
     RuntimeContext,
@@ -205,11 +206,21 @@ class CountState(KeyedProcessFunction):
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("bad_at", [0, 7])
 def test_an_unhashable_key(make_env: MakeEnv, parallelism: int, bad_at: int) -> None:
-    keyed = make_env(parallelism).from_collection(range(10)).key_by(lambda n: [n] if n == bad_at else n)
+    keyed = make_env(parallelism).from_collection(range(10)).key_by(lambda n: {n} if n == bad_at else n)
+    check_refused(keyed, bad_at, f"{{{bad_at}}}")
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_list_among_other_keys(make_env: MakeEnv, parallelism: int) -> None:
+    keyed = make_env(parallelism).from_collection(range(10)).key_by(lambda n: [n] if n == 7 else n)
+    check_refused(keyed, 7, "[7]")
+
+
+def check_refused(keyed: KeyedStream, bad_at: int, shown: str) -> None:
     message = failure(keyed.process(CountState()).name("Count"))
     assert "key_by()" in message
     assert f"on record {bad_at}" in message
-    assert f"[{bad_at}]" in message
+    assert shown in message
     assert "not hashable" in message
     assert "tuple" in message  # what to do
     assert "operator '" in message

@@ -221,7 +221,8 @@ class DataStream(OperatorSettings):
     # ------------------------------------------------------------ partitioning
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: Any = None) -> KeyedStream:
-        """All records with the same key go to the same subtask. Keys have to be hashable."""
+        """All records with the same key go to the same subtask. Keys have to be hashable. When they are lists, or
+        hold some, functions see tuples in their place."""
         from tidegate.datastream.keyed_stream import KeyedStream
 
         selector = checked_selector("key_by", key_selector, KeySelector, "get_key")

@@ -43,4 +43,6 @@ def why_spark_is_gone(sc: Any) -> str | None:
         stopped = bool(jsc.sc().isStopped())
     except Exception as error:  # of Py4J, in many shapes: nobody answers any more
         return f"its JVM does not answer any more ({type(error).__name__}); it has died, or was killed"
-    return "its session was stopped, by the program or because the master of the cluster was lost" if stopped else None
+    return (
+        "its session was stopped, by the program or because the cluster has ended the application" if stopped else None
+    )

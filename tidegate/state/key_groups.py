@@ -96,11 +96,29 @@ def unhashable_key(key: Any) -> ConfigurationError:
     """The error for a key that cannot be looked up. The caller adds the operator's name."""
     shown = repr(key)
     shown = shown if len(shown) <= 100 else shown[:97] + "..."
+    mixed = "" if is_unhashable(without_lists(key)) else "; lists are taken for tuples only where all keys are lists"
     return ConfigurationError(
         f"the key selector returned {shown} of type {_type_name(type(key))}, which is not hashable (it is, or holds, "
         "something that can be changed, such as a list or a dict); return a str, an int or a tuple of such values "
-        "instead"
+        f"instead{mixed}"
     )
+
+
+def without_lists(key: Any) -> Any:
+    """The key with a tuple in the place of each list, also of those inside of lists and tuples."""
+    return tuple(map(without_lists, key)) if type(key) in (list, tuple) else key
+
+
+def selector_without_lists(select: Callable[[Any], Any], first: Any) -> Callable[[Any], Any] | None:
+    """What to use instead of a selector whose first record has a key that is no key only because of its lists; None
+    for other selectors. To be asked when a look at the first key has failed: others pay nothing for it."""
+    try:
+        key = select(first)
+    except Exception:  # said where the key is wanted
+        return None
+    if not is_unhashable(key) or is_unhashable(without_lists(key)):
+        return None
+    return lambda record: without_lists(select(record))
 
 
 def declare_stable_pickle(cls: C) -> C:

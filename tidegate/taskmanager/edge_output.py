@@ -16,7 +16,7 @@ from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.graph.job_graph import JobEdge, PartitionKind
 from tidegate.network.channels import Channel
 from tidegate.network.elements import Watermark, WatermarkStatus
-from tidegate.state.key_groups import KeyRouter, is_unhashable, unhashable_key
+from tidegate.state.key_groups import KeyRouter, is_unhashable, selector_without_lists, unhashable_key
 from tidegate.taskmanager.clock import Clock
 from tidegate.taskmanager.copying import copied_batch
 from tidegate.taskmanager.failure import OperatorFailure
@@ -112,6 +112,9 @@ class HashOutput(EdgeOutput[C]):
             try:
                 targets: list[int] = [router[select(v)] for v in rows.values]
             except Exception as error:
+                if self._takes_lists(rows):
+                    self.emit(batch)
+                    return
                 self._explain(rows, error)
             self._distribute(targets, batch)
             return
@@ -122,11 +125,23 @@ class HashOutput(EdgeOutput[C]):
             for v in rows.values:
                 appends[router[select(v)]](v)
         except Exception as error:
+            if self._takes_lists(rows):
+                self.emit(batch)
+                return
             self._explain(rows, error)
         now = self._clock.now_ms()
         for channel, part in zip(self.channels, parts, strict=True):
             if part:
                 channel.add(RecordBatch(part), now)
+
+    def _takes_lists(self, rows: RecordBatch) -> bool:
+        """After a failure: from now on lists are taken for tuples, since the first key of all was one. Then nothing has
+        been sent yet, of this batch neither."""
+        select = None if self._router else selector_without_lists(self._select, rows.values[0])
+        if select is None:
+            return False
+        self._select = select
+        return True
 
     def _explain(self, rows: RecordBatch, error: BaseException) -> NoReturn:
         """Find the record whose key is the trouble."""

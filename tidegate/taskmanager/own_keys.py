@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.contracts.batches import Batch
 from tidegate.graph.job_graph import JobEdge
-from tidegate.state.key_groups import key_group
+from tidegate.state.key_groups import key_group, without_lists
 from tidegate.taskmanager.operators.base import bind
 
 
@@ -16,6 +16,6 @@ class OwnKeys:
 
     def of(self, batch: Batch) -> Batch:
         start, end = self._groups
-        keys = map(self._select, batch.rows().values)
+        keys = map(without_lists, map(self._select, batch.rows().values))
         _, mine = batch.split([start <= key_group(key, self._max_parallelism) < end for key in keys], 2)
         return mine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -105,6 +106,7 @@ def test_a_killed_worker_in_the_second_stage_leaves_the_first_as_it_is(
     assert client.attempt() == 1
     assert "exited unexpectedly" in client.failures()[0].failure.summary
     assert "was killed by SIGKILL (9)" in client.failures()[0].failure.summary
+    assert re.search(r"; it ran 'Second stage.*' \(subtask \d\)", client.failures()[0].failure.summary)
     assert sorted((tmp_path / "opened").read_text().split()) == ["0", "1", "2", "3"]
     first, second = stages_run(spark, str(client.get_job_id()))
     assert [tasks for name, tasks in first if "First stage" in name] == [4]

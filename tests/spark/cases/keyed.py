@@ -400,6 +400,21 @@ CASES = [
         first,
     ),
     ApiCase(
+        "lists_as_keys",  # without a type; the function sees tuples
+        lambda env: (
+            env.from_collection([(1, 2), (1, 3), (1, 2)]).key_by(lambda r: [r[0], [r[1]]]).process(ValueCount())
+        ),
+        [((1, (2,)), 1), ((1, (3,)), 1), ((1, (2,)), 2)],
+        first,
+    ),
+    ApiCase(
+        "a_list_as_the_key_of_all",
+        lambda env: env.from_collection(PAIRS).key_by(lambda r: [1]).min_by(1),
+        [*[("a", 3)] * 2, *[("a", 1)] * 5, ("b", 0)],
+        key=lambda r: 0,
+        rolling=True,
+    ),
+    ApiCase(
         "key_by_twice",
         rekeyed,
         partial_sums_of_ten(),

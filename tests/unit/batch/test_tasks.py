@@ -338,9 +338,26 @@ def test_a_reduce_that_fails_before_the_shuffle_is_told_like_any_other() -> None
     reduced = env.from_collection([1, 2]).name("pair").key_by(lambda n: 0).reduce(lambda a, b: a / 0).name("divide")
     with pytest.raises(OperatorFailure, match=r"divide.*reduce\(\).*ZeroDivisionError"):
         Engine(planned(reduced)).run()
-    reduced = environment().from_collection([1, 2]).key_by(lambda n: [n]).reduce(lambda a, b: a)
+    reduced = environment().from_collection([1, 2]).key_by(lambda n: {n}).reduce(lambda a, b: a)
+    with pytest.raises(OperatorFailure, match=r"key_by\(\).*set"):
+        Engine(planned(reduced)).run()
+    reduced = environment().from_collection([1, 2]).key_by(lambda n: [n] if n == 2 else n).reduce(lambda a, b: a)
     with pytest.raises(OperatorFailure, match=r"key_by\(\).*list"):
         Engine(planned(reduced)).run()
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("how", ["before the shuffle", "in its operator", "in order of time"])
+def test_lists_are_keys(parallelism: int, how: str) -> None:
+    env = environment(parallelism)
+    numbers = env.from_source(NumberSequenceSource(0, 99), WatermarkStrategy.no_watermarks(), "Numbers")
+    pairs = numbers.map(lambda n: (n % 10, n, True))
+    if how == "in order of time":
+        times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v[1])
+        pairs = pairs.assign_timestamps_and_watermarks(times)
+    keyed = pairs.key_by(lambda v: [v[0] % 5, [v[0] % 2]])
+    reduced = keyed.reduce(Rich() if how == "in its operator" else lambda a, b: (a[0], a[1] + b[1], True))
+    assert sorted(Engine(planned(reduced)).run()) == [(k, sum(range(k, 100, 10)), True) for k in range(10)]
 
 
 def test_a_reduce_of_records_with_and_without_timestamps() -> None:

@@ -22,10 +22,25 @@ from tidegate.spark.streaming.lost_workers import name_lost
 # As in the daemon: forks children that end in their ways, and takes them in.
 DAEMON = """
 import os, signal, sys, time
-from tidegate.spark.exit_codes import reap
+from tidegate.spark.exit_codes import noted_work, reap
 signal.signal(signal.SIGCHLD, reap)
 pids = []
-for end in (lambda: os._exit(3), lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(0)):
+def leave():
+    with noted_work("job-1", "'Ended before' (subtask 0)"):
+        pass
+    with noted_work("job-1", "'Map' (subtask 0)"):
+        os._exit(3)
+def be_killed():
+    with noted_work("job-2", "'Größe' (subtask 7)"):
+        os.kill(os.getpid(), signal.SIGKILL)
+def end_idle():
+    with noted_work("job-1", "'Done' (subtask 1)"):
+        pass
+    os._exit(4)
+def end_well():
+    with noted_work("job-1", "'Well' (subtask 2)"):
+        os._exit(0)
+for end in (leave, be_killed, end_idle, end_well):
     pid = os.fork()
     if pid == 0:
         end()
@@ -44,17 +59,21 @@ print(*pids)
 def test_the_daemon_notes_how_its_workers_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(exit_codes.VARIABLE, str(tmp_path))
     done = subprocess.run([sys.executable, "-c", DAEMON], capture_output=True, text=True, timeout=60, check=True)
-    left, killed, well = map(int, done.stdout.split())
+    left, killed, idle, well = map(int, done.stdout.split())
     assert exit_codes.how_it_ended(left, 0) == "ended with exit code 3"
     assert exit_codes.how_it_ended(killed, 0) == "was killed by SIGKILL (9), perhaps because memory ran out"
+    assert exit_codes.how_it_ended(idle, 0) == "ended with exit code 4"
     assert exit_codes.how_it_ended(well, 0) is None
-    assert exit_codes.ended_badly(0) == sorted(
-        [
-            f"the worker with process id {left} ended with exit code 3",
-            f"the worker with process id {killed} was killed by SIGKILL (9), perhaps because memory ran out",
-        ]
-    )
-    assert exit_codes.ended_badly(time.time() + 1) == []
+    # Two jobs at once: each hears of its own workers, and of none that had nothing to do.
+    assert exit_codes.ended_badly("job-1", 0) == [
+        f"the worker with process id {left} ended with exit code 3; it ran 'Map' (subtask 0)"
+    ]
+    assert exit_codes.ended_badly("job-2", 0) == [
+        f"the worker with process id {killed} was killed by SIGKILL (9), perhaps because memory ran out; "
+        "it ran 'Größe' (subtask 7)"
+    ]
+    assert exit_codes.ended_badly("job-3", 0) == []
+    assert exit_codes.ended_badly("job-1", time.time() + 1) == []
     monkeypatch.delenv(exit_codes.VARIABLE)
     assert exit_codes.how_it_ended(left, 0) is None
 

@@ -26,6 +26,7 @@ from tidegate.state.key_groups import (
     declare_stable_pickle,
     key_group,
     key_group_range,
+    selector_without_lists,
     stable_hash,
     unhashable_key,
 )
@@ -227,6 +228,22 @@ def test_unhashable_keys_get_a_clear_error() -> None:
     assert "list" in str(unhashable_key([1, 2]))
     assert "not hashable" in str(unhashable_key([1, 2]))
     assert len(str(unhashable_key(["x" * 10_000]))) < 500
+    assert "only where all keys are lists" in str(unhashable_key([1, 2]))
+    assert "lists" not in str(unhashable_key({1, 2}))
+
+
+def test_a_selector_whose_first_key_is_a_list_gives_tuples() -> None:
+    select = selector_without_lists(lambda record: record, [1, (2, [3])])
+    assert select is not None
+    assert select([1, (2, [3])]) == (1, (2, (3,)))
+    assert select(("a", 1)) == ("a", 1)
+    assert select({1}) == {1}
+
+
+@pytest.mark.parametrize("first", [1, "a", (1, 2), {1}, [{1}], ({"a": 1}, [2])])
+def test_other_selectors_stay_as_they_are(first: object) -> None:
+    assert selector_without_lists(lambda record: record, first) is None
+    assert selector_without_lists(lambda record: record.missing, first) is None
 
 
 PATTERNS = {

@@ -13,7 +13,7 @@ from tidegate.contracts.functions import CheckpointedFunction, Function
 from tidegate.graph.job_graph import JobEdge, OperatorNode, PartitionKind
 from tidegate.graph.operator_specs import ReduceSpec
 from tidegate.spark.batch.blocks import COMBINED, BlockChannel, BlockOutput
-from tidegate.state.key_groups import KeyRouter
+from tidegate.state.key_groups import KeyRouter, is_unhashable, selector_without_lists, unhashable_key
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operators.base import bind, last_taken
@@ -41,11 +41,10 @@ class CombiningOutput(EdgeOutput[BlockChannel]):
     def __init__(
         self, output: BlockOutput, inner: EdgeOutput[BlockChannel], head: OperatorNode, subtask: int, groups: int
     ) -> None:
-        self.edge = inner.edge
-        self.channels = inner.channels
+        super().__init__(inner.edge, inner.channels, inner._clock, inner._operator_name, subtask)
         self._output = output
         self._inner = inner
-        self._name, self._subtask = head.name, subtask
+        self._name = head.name
         self._reduce = bind(head.spec.user_function, "reduce")
         self._select = bind(inner.edge.partition.key_selector, "get_key")
         self._router = KeyRouter(groups, len(inner.channels))
@@ -66,13 +65,30 @@ class CombiningOutput(EdgeOutput[BlockChannel]):
         try:
             fold(combined, self._reduce, rest, map(self._select, values))
         except Exception as error:
+            if self._takes_lists(values[0]):
+                self.emit(batch)
+                return
             culprit = values[last_taken(values, rest)]
             self._inner.emit(RecordBatch([culprit]))  # raises, when the key is the trouble
+            self._refuse_lists(culprit)
             raise OperatorFailure(self._name, self._subtask, "reduce()", error, culprit) from error
         self._taken += len(values)
         if len(combined) >= MAX_KEYS:
             self._worth_it = self._taken > 2 * len(combined)
             self.flush()
+
+    def _takes_lists(self, first: Any) -> bool:
+        """After a failure: as `HashOutput` does, when there was no key before."""
+        select = None if self._combined or self._router else selector_without_lists(self._select, first)
+        if select is None:
+            return False
+        self._select = select
+        return True
+
+    def _refuse_lists(self, record: Any) -> None:
+        """The output behind this one would take a list, if that came first there."""
+        if is_unhashable(key := self._select(record)):
+            self._fail("key_by()", unhashable_key(key), record)
 
     def flush(self) -> None:
         combined, self._combined, self._taken = self._combined, {}, 0

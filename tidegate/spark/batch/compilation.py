@@ -129,7 +129,8 @@ class _Compiler:
     def task_rdd(self, index: int, body: Any) -> RDD[Any]:
         plan = self._plan.vertices[index]
         name = plan.vertex.name
-        launch = TaskLaunch(self._bundle, bytes(cloudpickle.dumps(plan)), self._logs)
+        job_id = self._plan.graph.job_id
+        launch = TaskLaunch(self._bundle, bytes(cloudpickle.dumps(plan)), job_id, name, self._logs)
         with self._call_site(name):
             received = self._input(index)
             rdd: RDD[Any] = received.mapPartitionsWithIndex(partial(body, launch))

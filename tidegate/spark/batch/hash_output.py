@@ -42,5 +42,8 @@ class GroupedHashOutput(HashOutput[BlockChannel]):
                     appends[group](v)
                     stamp_appends[group](t)
         except Exception as error:
+            if self._takes_lists(rows):
+                self.emit(batch)
+                return
             self._explain(rows, error)
         self._output.buffered += len(rows)

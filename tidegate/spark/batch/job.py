@@ -215,7 +215,7 @@ class BatchJob:
                 if gone is not None:
                     failure = FailureInfo(summary=f"Spark is gone: {gone}", permanent=True)
                 else:
-                    failure = FailureInfo(summary=_told_by_spark(error, began)) if told is None else told
+                    failure = FailureInfo(summary=self._told_by_spark(error, began)) if told is None else told
             self._record(failure)
             verdict = self._policy.on_failure(failure, told is not None, self._clock.now_ms())
             self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
@@ -229,6 +229,13 @@ class BatchJob:
             self._run_number += 1
             self._changed(JobStatus.RUNNING)
         return None, ""
+
+    def _told_by_spark(self, error: Exception, began: float) -> str:
+        """Of a run that began then, with its workers of this machine that have ended since, and how."""
+        summary = summarize(error)
+        lost = "worker process" in summary
+        ended = ended_badly(self._plan.graph.job_id, began, _NOTED_S) if lost else []
+        return f"{summary}: {'; '.join(ended[:_NAMED])}" if ended else summary
 
     def _complete(self, blocks: list[bytes], compiled: CompiledJob) -> str | None:
         self._committing = True
@@ -272,10 +279,3 @@ class BatchJob:
         recoveries = self._recovered(status is JobStatus.RUNNING, now)
         self._publisher.update(attempt=attempt, recoveries=recoveries, **self._statuses.fields())
         log.info("job %s (%s) is %s", self._plan.graph.name, self._job_id, status.name)
-
-
-def _told_by_spark(error: Exception, began: float) -> str:
-    """Of a run that began then, with the workers of this machine that have ended since, and how."""
-    summary = summarize(error)
-    ended = ended_badly(began, _NOTED_S) if "worker process" in summary else []
-    return f"{summary}: {'; '.join(ended[:_NAMED])}" if ended else summary

@@ -14,6 +14,7 @@ import msgspec
 
 from tidegate.protocol.messages import FailureInfo
 from tidegate.spark.code_bundle import CodeBundle, install
+from tidegate.spark.exit_codes import noted_work
 from tidegate.spark.garbage import rare_collections
 from tidegate.spark.shipped_plan import PlanNotLoadedError, load_plan
 from tidegate.spark.worker_files import enter_archives, local_paths, own_working_directory
@@ -31,6 +32,8 @@ class TaskLaunch:
 
     bundle: CodeBundle
     plan: bytes  # pickled VertexPlan, which needs the bundle to be loaded
+    job_id: str
+    name: str  # of the vertex
     logs: WorkerLogs | None = None
 
 
@@ -47,7 +50,8 @@ def failure_in(text: str) -> FailureInfo | None:
 def run_partition(launch: TaskLaunch, index: int, received: Iterator[bytes]) -> Iterator[bytes]:
     """Keys and blocks in turn."""
     try:
-        with rare_collections(), worker_logging(launch.logs, 0), own_working_directory():
+        work = noted_work(launch.job_id, f"'{launch.name}' (subtask {index})")
+        with work, rare_collections(), worker_logging(launch.logs, 0), own_working_directory():
             yield from _task(launch, index, received).run(received)
     except (GeneratorExit, TaskTold):
         raise

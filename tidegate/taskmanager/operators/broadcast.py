@@ -67,9 +67,8 @@ class BroadcastOperator(TimerOperator):
         return super().next_processing_timer() if self._keyed else None
 
     def process(self, batch: RecordBatch) -> None:
-        select = self.selectors[0] if self._keyed else None
+        select = self.selector(batch.values[0]) if self._keyed else None
         if select is not None:
-            self.check_key(select, batch.values[0])
             self.backend.prefetch(select, batch.values)
         self._run(batch, self._process, self._reading, select, "process_element()")
 

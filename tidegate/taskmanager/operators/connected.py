@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.contracts.batches import RecordBatch
 from tidegate.taskmanager.operator_context import OperatorContext
-from tidegate.taskmanager.operators.base import FunctionOperator, bind
+from tidegate.taskmanager.operators.base import FunctionOperator
 from tidegate.taskmanager.operators.keyed import TimerOperator
 from tidegate.taskmanager.operators.results import emit_results
 from tidegate.taskmanager.runtime_context import ElementContext, KeyedElementContext
@@ -49,11 +49,10 @@ class ConnectedOperator(TimerOperator):
 
     def _run(self, batch: RecordBatch, side: int) -> None:
         function, backend, element = self._methods[side], self.backend, self._element
-        select = bind(self.selectors[side], "get_key") if self._keyed else None
+        select = self.selector(batch.values[0], side) if self._keyed else None
         with_context = self._kind == "process_element"
         single = self._kind == "map"
         if select is not None:
-            self.check_key(select, batch.values[0])
             backend.prefetch(select, batch.values)
         values: list[Any] = []
         stamps: list[int] = []

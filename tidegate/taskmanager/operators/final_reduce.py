@@ -42,8 +42,7 @@ class FinalReduceOperator(ReduceOperator, TakesCombined):
         self._may_use_state = opens not in (None, Function.open)  # it is where a function gets its state
 
     def process(self, batch: RecordBatch) -> None:
-        select = self.selectors[0]
-        self.check_key(select, batch.values[0])
+        select = self.selector(batch.values[0])
         rest = iter(batch.values)
         try:
             keys = [select(v) for v in rest]

@@ -18,7 +18,7 @@ from tidegate.contracts.functions import CheckpointedFunction
 from tidegate.contracts.state import ValueStateDescriptor
 from tidegate.contracts.time_domain import TimeDomain
 from tidegate.graph.operator_specs import KeyedMapSpec, ReduceSpec
-from tidegate.state.key_groups import is_unhashable, key_group, unhashable_key
+from tidegate.state.key_groups import is_unhashable, key_group, selector_without_lists, unhashable_key
 from tidegate.state.keyed_states import HeapValueState
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import FunctionOperator, bind, last_taken
@@ -56,16 +56,23 @@ class KeyedOperator(FunctionOperator, ReadsByKeys):
         check_internal(context.keyed is not None, f"keyed operator '{self.name}' without a keyed state backend")
         self.backend: Any = context.keyed
         self.selectors = [bind(s, "get_key") for s in context.node.key_selectors]
+        self._known = [False] * len(self.selectors)  # inputs of which a key has been seen
 
-    def check_key(self, select: Callable[[Any], Any], value: Any) -> None:
-        """Refuse keys that cannot be keys. Looked at once per batch: with parallelism 1 nothing else would notice."""
+    def selector(self, first: Any, side: int = 0) -> Callable[[Any], Any]:
+        """The key selector of an input, for a batch that begins with this record. Refuses what cannot be a key, which
+        is looked at once per batch: with parallelism 1 nothing else would notice."""
         try:
-            key = select(value)
+            if not self._known[side]:
+                self.selectors[side] = selector_without_lists(self.selectors[side], first) or self.selectors[side]
+            select = self.selectors[side]
+            key = select(first)
             if is_unhashable(key):
                 raise unhashable_key(key)
             key_group(key, self.context.max_parallelism)
         except Exception as error:
-            self.fail("key_by()", error, value)
+            self.fail("key_by()", error, first)
+        self._known[side] = True
+        return select
 
     def end_of_keys(self, keep: bool) -> None: ...
 
@@ -158,11 +165,10 @@ class KeyedProcessOperator(TimerOperator):
 
     def process(self, batch: RecordBatch) -> None:
         function, element, backend = self._process, self._element, self.backend
-        select = self.selectors[0]
+        select = self.selector(batch.values[0])
         values: list[Any] = []
         extend = values.extend
         stamps: list[int] | None = None
-        self.check_key(select, batch.values[0])
         backend.prefetch(select, batch.values)
         taken, rest = self.limit.take(batch.values)
         try:
@@ -199,8 +205,7 @@ class KeyedMapOperator(KeyedOperator):
         self._function = bind(self.function, self._kind)
 
     def process(self, batch: RecordBatch) -> None:
-        function, backend, select = self._function, self.backend, self.selectors[0]
-        self.check_key(select, batch.values[0])
+        function, backend, select = self._function, self.backend, self.selector(batch.values[0])
         backend.prefetch(select, batch.values)
         values: list[Any] = []
         stamps: list[int] = []
@@ -256,9 +261,8 @@ class ReduceOperator(KeyedOperator):
         if loop is not None:
             self._process_with(loop, batch)
             return
-        reduce, backend, select = self._reduce, self.backend, self.selectors[0]
+        reduce, backend, select = self._reduce, self.backend, self.selector(batch.values[0])
         current, update = self._state.value, self._state.update
-        self.check_key(select, batch.values[0])
         backend.prefetch(select, batch.values)
         values: list[Any] = []
         append = values.append
@@ -280,9 +284,8 @@ class ReduceOperator(KeyedOperator):
         self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
 
     def _process_with(self, loop: Loop, batch: RecordBatch) -> None:
-        select, values = self.selectors[0], list[Any]()
+        select, values = self.selector(batch.values[0]), list[Any]()
         changed, below = self._state.contents()
-        self.check_key(select, batch.values[0])
         taken, rest = self.limit.take(batch.values)
         try:
             loop(rest, select, changed, below, values, self._reduce, self._process_one)

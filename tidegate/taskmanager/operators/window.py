@@ -93,11 +93,10 @@ class WindowOperator(BaseWindowOperator):
 
     # ------------------------------------------------------------ records
     def process(self, batch: RecordBatch) -> None:
-        backend, select = self.backend, self.selectors[0]
+        backend, select = self.backend, self.selector(batch.values[0])
         assign, context = self.assigner.assign_windows, self._assigner_context
         add = self._add if self._merging is None else partial(self._add_merging, self._merging)
         event_time, lateness, watermark = self.event_time, self.lateness, self.current_watermark
-        self.check_key(select, batch.values[0])
         stamps = self.timestamps_of(batch) if event_time else batch.timestamps
         if stamps is None:
             stamps = [MIN_WATERMARK] * len(batch.values)

@@ -142,7 +142,7 @@ class HeapSliceWindowOperator(SliceWindowOperator):
 
     # ------------------------------------------------------------ records
     def _process(self, batch: RecordBatch, stamps: list[int], watermark: int) -> None:
-        select, first, add = self.selectors[0], self._first, self._add
+        select, first, add = self.selector(batch.values[0]), self._first, self._add
         length, offset = self._length, self._offset
         start = stop = 0  # of `kept`; no timestamp lies in [0, 0)
         seen: dict[int, _Slice | None] = {}  # by start; None: it is late
@@ -150,7 +150,6 @@ class HeapSliceWindowOperator(SliceWindowOperator):
         parts: dict[Any, Any] = {}
         new: dict[int, list[Entry]] = {}  # slices -> keys that have got one
         key: Any = None
-        self.check_key(select, batch.values[0])
         taken, rest = self.limit.take(batch.values)
         try:
             for value, stamp in zip(rest, stamps, strict=False):

@@ -192,14 +192,13 @@ class PaneWindowOperator(BaseWindowOperator):
         self.flush()
 
     def _process(self, batch: RecordBatch, stamps: list[int], watermark: int) -> None:
-        select, first, add = self.selectors[0], self._first, self._add
+        select, first, add = self.selector(batch.values[0]), self._first, self._add
         size, offset = self._size, self._offset
         start = end = 0  # of `window`; no timestamp lies in [0, 0)
         late = False
         window: _HeapWindow | _TableWindow
         panes: MutableMapping[Any, Any]
         key: Any = None
-        self.check_key(select, batch.values[0])
         taken, rest = self.limit.take(batch.values)
         try:
             for value, stamp in zip(rest, stamps, strict=False):

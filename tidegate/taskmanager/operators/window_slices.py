@@ -74,11 +74,10 @@ class SliceWindowOperator(BaseWindowOperator):
             self._check = None
 
     def _process(self, batch: RecordBatch, stamps: list[int], watermark: int) -> None:
-        select, first, add, backend = self.selectors[0], self._first, self._add, self.backend
+        select, first, add, backend = self.selector(batch.values[0]), self._first, self._add, self.backend
         get, put = self._slices.get, self._slices.put
         length, offset = self._length, self._offset
         fires_late = self.lateness > 0
-        self.check_key(select, batch.values[0])
         taken, rest = self.limit.take(batch.values)
         try:
             for value, stamp in zip(rest, stamps, strict=False):
