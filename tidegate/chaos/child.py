@@ -137,6 +137,7 @@ class Watch:
             records=sum(self._processed.values()),
             savepoint=self._savepoint,
             scalable=self._rewritten.scalable,
+            checkpoints=self._rewritten.checkpoints,
         )
         write_result(self._segment.folder, self._segment.number, result)
 

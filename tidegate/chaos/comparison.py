@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidegate.chaos.attributes import changing_attributes
-from tidegate.chaos.differences import SinkVerdict, compare_records, differing_states, example, keyed_states, orders
+from tidegate.chaos.differences import (
+    SinkVerdict,
+    compare_records,
+    differing_states,
+    example,
+    keyed_states,
+    orders,
+    unreadable_states,
+)
 from tidegate.chaos.recording import Total, recorded, totals
-from tidegate.chaos.rounds import Run, latest_state
+from tidegate.chaos.rounds import Run, checkpoints_of, latest_state
 from tidegate.chaos.segment import OperatorSeen
+from tidegate.common.errors import TidegateError
 from tidegate.snapshots import stand_ins
 from tidegate.state import serialization
 
@@ -21,6 +30,7 @@ class Verdict:
     sinks: list[SinkVerdict] = field(default_factory=list)
     state: list[str] = field(default_factory=list)  # differences, one sentence each
     suspects: list[str] = field(default_factory=list)
+    uncompared: list[str] = field(default_factory=list)  # state that could not be looked at, and why
 
     @property
     def same(self) -> bool:
@@ -45,7 +55,7 @@ def compare(expected: Run, run: Run, ordered: frozenset[str] = frozenset()) -> V
             verdict.sinks.append(compare_records(operator.name, operator.guarantee, wanted, found, in_order))
         elif operator.kind == "sink":
             verdict.sinks.append(_compare_handed(operator, expected, run))
-    verdict.state = compare_state(expected, run)
+    verdict.state, verdict.uncompared = compare_state(expected, run)
     if not verdict.same:
         verdict.suspects = suspects(expected, run)
     return verdict
@@ -80,16 +90,46 @@ def ordered_sinks(first: Run, second: Run) -> frozenset[str]:
     )
 
 
-def compare_state(expected: Run, run: Run) -> list[str]:
-    """Keyed state at the end, by operator, state, key and window."""
-    before, after = latest_state(expected), latest_state(run)
-    if before is None or after is None:
-        return []
+def order_remarks(first: Run, second: Run, ordered: frozenset[str], order_by: str) -> list[str]:
+    """For each sink whose records are not held to their order: why not. `ordered` is what `ordered_sinks` says."""
+    found = []
+    for operator in second.segments[-1].operators:
+        if operator.kind != "sink":
+            continue
+        reason = None
+        if order_by == "none":
+            reason = "--order-by none"
+        elif not operator.recorded:
+            reason = "it is the program's own, and what it was handed is compared as a total"
+        elif operator.guarantee != "exactly once":
+            reason = f"it is {operator.guarantee}: records that come again come late"
+        elif operator.operator_id not in ordered:
+            reason = "two undisturbed runs have records of one key in different orders"
+        elif not orders(list(recorded(second.folder, operator.operator_id))):
+            reason = "no record has " + ("a first field" if order_by == "auto" else f"a field '{order_by}'")
+            reason += ", and --order-by names no other one"
+        if reason is not None:
+            found.append(f"the order of the records of '{operator.name}' is not compared: {reason}")
+    return found
+
+
+def compare_state(expected: Run, run: Run) -> tuple[list[str], list[str]]:
+    """Keyed state at the end, by operator, state, key and window: what differs, and what could not be compared."""
+    paths = latest_state(expected), latest_state(run)
+    missing = [one for one, path in zip((expected, run), paths, strict=True) if path is None]
+    if missing:
+        where = ", ".join(
+            f"{one.name} has left no checkpoint that could be read in {checkpoints_of(one)}" for one in missing
+        )
+        return [], [f"keyed state at the end is not compared: {where}"]
     unpickle, serialization.unpickle = serialization.unpickle, stand_ins.loads  # classes of a script are not here
     try:
-        return differing_states(keyed_states(before), keyed_states(after))
+        before, after = (keyed_states(path) for path in paths if path is not None)
+    except TidegateError as error:
+        return [], [f"keyed state at the end is not compared: {error}"]
     finally:
         serialization.unpickle = unpickle
+    return differing_states(before, after), unreadable_states(before, after)
 
 
 # ---------------------------------------------------------------- who it was

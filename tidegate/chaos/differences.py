@@ -14,6 +14,7 @@ from tidegate.snapshots import iterate_state, list_states
 
 _EXAMPLES = 3
 _OWN_STATES = ("tidegate.",)  # of the runtime: offsets, committables
+_UNREADABLE = "<unreadable>"  # in the place of a key, with the reason for a value
 
 States = dict[tuple[str, str], dict[str, str]]
 """(operator, state) -> key, and window if there is one -> value; all as texts."""
@@ -94,6 +95,16 @@ def differing_states(want: States, have: States) -> list[str]:
     return found
 
 
+def unreadable_states(want: States, have: States) -> list[str]:
+    """One sentence for each state that both sides have and neither can show whole: its values say nothing then, though
+    they do not differ."""
+    return [
+        f"state '{state}' of '{operator}' is not compared, since it cannot be read: {entries[_UNREADABLE]}"
+        for (operator, state), entries in sorted(want.items())
+        if _UNREADABLE in entries and _UNREADABLE in have.get((operator, state), {})
+    ]
+
+
 def keyed_states(path: str) -> States:
     """The keyed state of a checkpoint, without what the runtime keeps for itself."""
     found: States = {}
@@ -108,7 +119,7 @@ def keyed_states(path: str) -> States:
                 value = _without_times(entry.value) if listing.time_to_live else entry.value
                 entries[_key_text(entry.key, entry.namespace)] = canonical(value)
         except TidegateError as error:
-            entries["<unreadable>"] = str(error)
+            entries[_UNREADABLE] = str(error)
     return found
 
 

@@ -9,7 +9,8 @@ from html import escape
 
 from tidegate.chaos.comparison import Verdict
 from tidegate.chaos.draws import KINDS
-from tidegate.chaos.report import Report
+from tidegate.chaos.figures import Figures
+from tidegate.chaos.report import Outcome, Report, failure
 
 _WIDTH, _ROW, _LEFT, _TOP = 1000, 34, 130, 26
 _COLOURS = {"RUNNING": "#3b8f5e", "FAILING": "#c0392b", "RESTARTING": "#e0a030"}
@@ -20,7 +21,8 @@ _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1060px;padding:0 1rem;color:var(--ink);
 background:var(--paper)}
 table{border-collapse:collapse;margin:1rem 0}td,th{border:1px solid var(--line);padding:.3rem .7rem;text-align:left}
-td.n{text-align:right}.held{color:#3b8f5e}.broken{color:#c0392b}pre{white-space:pre-wrap}svg text{fill:var(--ink)}
+td.n{text-align:right}.held{color:#3b8f5e}.broken{color:#c0392b}.neither{color:#b7791f}
+pre{white-space:pre-wrap}svg text{fill:var(--ink)}
 """
 
 
@@ -30,15 +32,29 @@ def html(report: Report) -> str:
 
 def _document(report: Report) -> Iterator[str]:
     numbers = report.figures
-    word, style = ("held", "held") if report.held else ("did not hold", "broken")
+    outcome = report.outcome
+    style = {Outcome.HELD: "held", Outcome.BROKEN: "broken"}.get(outcome, "neither")
     yield "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
     yield "<meta name='viewport' content='width=device-width'>"
     yield "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; style-src 'unsafe-inline'\">"
     yield f"<title>tidegate chaos: {escape(report.wishes.program)}</title><style>{_STYLE}</style></head><body>"
-    yield f"<h1>{escape(report.wishes.program)} under chaos: <span class='{style}'>the guarantee {word}</span></h1>"
+    yield f"<h1>{escape(report.wishes.program)} under chaos: <span class='{style}'>{outcome.value}</span></h1>"
+    yield f"<p>{escape(report.conclusion)}</p>"
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     yield f"<p>{numbers.held} of {numbers.rounds} rounds, {numbers.faults.total()} faults, seed {report.wishes.seed}; "
     yield f"{now}.</p>"
+    if report.comparable:
+        yield from _figures(numbers)
+    for title, said in (("Findings", report.findings), ("Notes", report.notes)):
+        if said:
+            yield f"<h2>{title}</h2><ul>" + "".join(f"<li>{escape(one)}</li>" for one in said) + "</ul>"
+    if report.rounds:
+        yield "<h2>Time line</h2>" + "".join(_time_line(report.rounds))
+        yield from _rounds(report)
+    yield "</body></html>"
+
+
+def _figures(numbers: Figures) -> Iterator[str]:
     rows = [
         ("lost", numbers.lost),
         ("doubled", numbers.doubled),
@@ -52,11 +68,6 @@ def _document(report: Report) -> Iterator[str]:
     ]
     yield _table("All rounds", rows)
     yield _table("Faults", [(KINDS[kind], numbers.faults[kind]) for kind in KINDS if numbers.faults[kind]])
-    if report.findings:
-        yield "<h2>Findings</h2><ul>" + "".join(f"<li>{escape(one)}</li>" for one in report.findings) + "</ul>"
-    yield "<h2>Time line</h2>" + "".join(_time_line(report.rounds))
-    yield from _rounds(report.rounds)
-    yield "</body></html>"
 
 
 def _table(title: str, rows: list[tuple[str, object]]) -> str:
@@ -64,21 +75,20 @@ def _table(title: str, rows: list[tuple[str, object]]) -> str:
     return f"<h2>{escape(title)}</h2><table>{cells}</table>"
 
 
-def _rounds(verdicts: list[Verdict]) -> Iterator[str]:
+def _rounds(report: Report) -> Iterator[str]:
     yield "<h2>Rounds</h2><table><tr><th>round</th><th>sink</th><th>guarantee</th><th>records</th><th>lost</th>"
     yield "<th>doubled</th><th>changed</th><th>out of order</th><th></th></tr>"
-    for verdict in verdicts:
+    for verdict in report.rounds:
         word, style = ("held", "held") if verdict.held else ("broken", "broken")
         for sink in verdict.sinks:
             figures = (sink.records, sink.lost, sink.doubled, sink.changed, sink.out_of_order)
             yield f"<tr><td>{escape(verdict.run.name)}</td><td>{escape(sink.name)}</td><td>{sink.guarantee}</td>"
             yield "".join(f"<td class='n'>{n}</td>" for n in figures) + f"<td class='{style}'>{word}</td></tr>"
     yield "</table>"
-    for verdict in verdicts:
-        said = [verdict.run.problem or "", verdict.run.verified or ""]
-        said += [f"{sink.name}: {example}" for sink in verdict.sinks for example in sink.examples if not sink.held]
-        if any(said):
-            yield f"<h3>{escape(verdict.run.name)}</h3><pre>" + escape("\n".join(filter(None, said))) + "</pre>"
+    for verdict in report.rounds:
+        if not verdict.held:
+            said = "\n".join(failure(report, verdict))
+            yield f"<h3>{escape(verdict.run.name)} did not hold</h3><pre>{escape(said)}</pre>"
 
 
 def _time_line(verdicts: list[Verdict]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -12,14 +13,26 @@ from tidegate.chaos.rounds import Run
 from tidegate.chaos.wishes import Wishes
 
 
+class Outcome(enum.Enum):
+    """What all of it comes to. Only the first one is a success."""
+
+    HELD = "HELD"  # there were faults, and records to compare, and the guarantee held in all rounds
+    BROKEN = "BROKEN"  # in some round it did not
+    NOT_TESTED = "NOT TESTED"  # nothing was found, because nothing happened or nothing came out
+    NOT_DETERMINISTIC = "NOT DETERMINISTIC"  # no round was run: there is nothing to hold one against
+    FAILS_BY_ITSELF = "FAILS BY ITSELF"  # likewise
+
+
 @dataclass
 class Report:
-    """All that `tidegate chaos` has found out. `undisturbed` is the comparison of the two runs without faults."""
+    """All that `tidegate chaos` has found out. `undisturbed` is the comparison of the two runs without faults,
+    `remarks` what is not compared in any round, and why."""
 
     wishes: Wishes
     expected: Run
     undisturbed: Verdict
     rounds: list[Verdict] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def deterministic(self) -> bool:
@@ -32,7 +45,61 @@ class Report:
 
     @property
     def held(self) -> bool:
-        return self.comparable and all(verdict.held for verdict in self.rounds)
+        return self.outcome is Outcome.HELD
+
+    @property
+    def outcome(self) -> Outcome:
+        if not self.expected.ended:
+            return Outcome.FAILS_BY_ITSELF
+        if not self.comparable:
+            return Outcome.NOT_DETERMINISTIC
+        if not all(verdict.held for verdict in self.rounds):
+            return Outcome.BROKEN
+        return Outcome.NOT_TESTED if self._untested else Outcome.HELD
+
+    @property
+    def _untested(self) -> str | None:
+        """Why rounds in which nothing was found show nothing, and what to do."""
+        if not self.figures.faults.total():
+            return (
+                "no fault was injected. Give them time with a longer job or a higher --stretch, let them come sooner "
+                f"with a lower --every, or allow more kinds than --faults {','.join(self.wishes.kinds)} (a rescale "
+                "needs something that runs in parallel)"
+            )
+        if self.wishes.verify is None and not sum(sink.records for sink in self.undisturbed.sinks):
+            return (
+                "no record came out of any sink, so there was nothing to compare. Give the job more input: a longer "
+                "one, or more --records or --duration of a source that never ends"
+            )
+        return None
+
+    @property
+    def conclusion(self) -> str:
+        """The outcome as a sentence."""
+        outcome, numbers = self.outcome, self.figures
+        if outcome is Outcome.HELD:
+            said = f"the guarantee held in all {numbers.rounds} rounds under {numbers.faults.total()} faults."
+        elif outcome is Outcome.BROKEN:
+            said = f"the guarantee did not hold in {numbers.rounds - numbers.held} of {numbers.rounds} rounds."
+        elif outcome is Outcome.NOT_TESTED:
+            said = f"this shows nothing, since {self._untested}."
+        elif outcome is Outcome.NOT_DETERMINISTIC:
+            said = "make the output of the program the same in every run, or use --keep-sinks --verify."
+        else:
+            said = "the program does not come to its end without any fault, so there is nothing to compare."
+        return f"{outcome.value}: {said}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What was set differently from the program, and what was not compared."""
+        found = [*self.expected.segments[-1].notes, *self.remarks] if self.expected.segments else [*self.remarks]
+        for verdict in [self.undisturbed, *self.rounds]:
+            found += [one for one in verdict.uncompared if one not in found]
+        if self.figures.faults.total():
+            calm = [v.run.name for v in self.rounds if v.run.ended and not v.run.faults]
+            if calm:
+                found.append(f"no fault came in {', '.join(calm)}: the job had ended before")
+        return found
 
     @property
     def figures(self) -> Figures:
@@ -66,7 +133,7 @@ def text(report: Report) -> Iterator[str]:
     numbers = report.figures
     yield ""
     yield f"{report.wishes.program}, seed {report.wishes.seed}"
-    for note in report.expected.segments[-1].notes:
+    for note in report.notes:
         yield f"  note: {note}"
     if report.comparable:
         yield from _figures(numbers)
@@ -77,14 +144,7 @@ def text(report: Report) -> Iterator[str]:
         if not verdict.held:
             yield from _failed(report, verdict)
     yield ""
-    if report.held:
-        yield f"HELD: the guarantee held in all {numbers.rounds} rounds under {numbers.faults.total()} faults."
-    elif not report.expected.ended:
-        yield "FAILS BY ITSELF: the program does not come to its end without any fault, so there is nothing to compare."
-    elif not report.comparable:
-        yield "NOT DETERMINISTIC: make the output of the program the same in every run, or use --keep-sinks --verify."
-    else:
-        yield f"BROKEN: the guarantee did not hold in {numbers.rounds - numbers.held} of {numbers.rounds} rounds."
+    yield report.conclusion
 
 
 def _figures(numbers: Figures) -> Iterator[str]:
@@ -111,11 +171,16 @@ def _sinks(report: Report) -> Iterator[str]:
 
 def _failed(report: Report, verdict: Verdict) -> Iterator[str]:
     yield f"  {verdict.run.name} did not hold:"
-    for line in (verdict.run.problem or "").splitlines():
+    for line in failure(report, verdict):
         yield f"    {line}"
+
+
+def failure(report: Report, verdict: Verdict) -> Iterator[str]:
+    """Why a round did not hold, line by line, and the command that repeats it."""
+    yield from (verdict.run.problem or "").splitlines()
     if verdict.run.verified is not None:
-        yield f"    {verdict.run.verified}"
+        yield verdict.run.verified
     for sink in verdict.sinks:
         for example in sink.examples if not sink.held else ():
-            yield f"    {sink.name}: {example}"
-    yield f"    again: {report.wishes.command(int(verdict.run.name.removeprefix('round ')))}"
+            yield f"{sink.name}: {example}"
+    yield f"again: {report.wishes.command(int(verdict.run.name.removeprefix('round ')))}"

@@ -24,6 +24,11 @@ from tidegate.jobmanager.runtime import Submission
 _INTERVAL_MS = 250
 _LONGEST_INTERVAL_MS = 1000
 _UNDISTURBED_RESTARTS = 10  # a busy machine may need some
+_NOT_STREAMING = {
+    "BATCH": "since Spark itself repeats batch tasks",
+    "AUTOMATIC": "also where all input is bounded and it would be BATCH",
+    "MICRO_BATCH": "since the faults are those of such a job: how micro-batches recover is not shown",
+}
 _HEARTBEAT_MS = {options.HEARTBEAT_INTERVAL: 300, options.HEARTBEAT_TIMEOUT: 3000}
 _GUARANTEES = {
     DeliveryGuarantee.EXACTLY_ONCE: "exactly once",
@@ -42,6 +47,7 @@ class Rewritten:
     operators: tuple[OperatorSeen, ...]
     notes: tuple[str, ...]
     scalable: int  # the parallelism of what runs in parallel; 0: nothing does
+    checkpoints: str  # the folder in which they are
 
 
 def rewrite(submission: Submission, segment: Segment) -> Rewritten:
@@ -59,7 +65,8 @@ def rewrite(submission: Submission, segment: Segment) -> Rewritten:
     timeout_s = options.read(configuration, options.HEARTBEAT_TIMEOUT) / 1000
     instrument = ChaosInstrument(segment, graph.num_slots, timeout_s, targets)
     rewritten = dataclasses.replace(submission, graph=graph, configuration=configuration, instrument=instrument)
-    return Rewritten(rewritten, operators, tuple(notes), scalable if scalable > 1 else 0)
+    checkpoints = options.read(configuration, options.CHECKPOINT_DIR) or ""
+    return Rewritten(rewritten, operators, tuple(notes), scalable if scalable > 1 else 0, checkpoints)
 
 
 def _check(graph: JobGraph, segment: Segment) -> None:
@@ -90,15 +97,16 @@ def _check(graph: JobGraph, segment: Segment) -> None:
 def _settings(given: Configuration, segment: Segment, notes: list[str]) -> Configuration:
     configuration = Configuration(given)
 
-    def put(option: Any, value: Any) -> None:
-        if option.key not in segment.settings:
-            configuration.set(option, value)
+    def put(option: Any, value: Any) -> bool:
+        """False: the user has said otherwise, by this key or by an older name of it."""
+        if any(key in segment.settings for key in option.keys):
+            return False
+        configuration.set(option, value)
+        return True
 
     mode = options.read(configuration, options.RUNTIME_MODE)
-    if mode != "STREAMING":
-        put(options.RUNTIME_MODE, "STREAMING")
-        if mode == "BATCH":
-            notes.append("the program asks for BATCH; it runs as STREAMING, since Spark itself repeats batch tasks")
+    if mode in _NOT_STREAMING and put(options.RUNTIME_MODE, "STREAMING"):
+        notes.append(f"the program asks for {mode}; it runs as STREAMING, {_NOT_STREAMING[mode]}")
     interval = options.read(configuration, options.CHECKPOINT_INTERVAL)
     if interval is None or interval > _LONGEST_INTERVAL_MS or interval <= 0:
         put(options.CHECKPOINT_INTERVAL, _INTERVAL_MS)

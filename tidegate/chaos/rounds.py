@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import random
@@ -24,6 +25,7 @@ from tidegate.chaos.sources import measured_limits
 from tidegate.chaos.wishes import Wishes
 from tidegate.common.job_status import JobStatus
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
+from tidegate.storage.location import StorageLocation
 
 _MOST_SEGMENTS = 20  # of a round: then its driver is left alone
 _FIRST = "undisturbed 1"
@@ -153,6 +155,7 @@ class Rounds:
             while True:
                 code, output = self._start(processes, segment, began + seconds - time.monotonic())
                 result = read_result(folder, segment.number)
+                before = len(run.faults)
                 run.faults = list(faults_of(folder))
                 if result is not None:
                     run.segments.append(result)
@@ -164,7 +167,7 @@ class Rounds:
                         + (f"; its last failure: {result.failures[-1].summary}" if result and result.failures else "")
                     )
                     break
-                again = self._next_segment(segment, result, code, draw, len(run.faults))
+                again = self._next_segment(segment, result, code, draw, len(run.faults) - before)
                 if again is None:
                     finished = result is not None and result.status == "FINISHED"
                     if not finished or (code != 0 and not segment.kinds):
@@ -179,7 +182,8 @@ class Rounds:
     def _next_segment(
         self, segment: Segment, result: SegmentResult | None, code: int, draw: random.Random, faults: int
     ) -> Segment | None:
-        """How the round goes on after its driver was killed or its job was stopped; None: it is over."""
+        """How the round goes on after its driver was killed or its job was stopped; None: it is over. `faults`: those
+        that have come since the segment began; what earlier ones had is off its `faults_left` already."""
         killed = code == -signal.SIGKILL
         deposed = result is not None and result.status == JobStatus.SUSPENDED.name  # too slow to renew its lease
         stopped = not killed and result is not None and result.savepoint is not None
@@ -188,7 +192,7 @@ class Rounds:
         most = segment.faults_left if segment.number + 1 < _MOST_SEGMENTS else 0
         changes: dict[str, object] = {
             "number": segment.number + 1,
-            "faults_left": max(0, most - max(1, faults - segment.number)),
+            "faults_left": max(0, most - max(1, faults)),
         }
         if stopped:
             assert result is not None
@@ -214,17 +218,27 @@ def _with(segment: Segment, changes: dict[str, object]) -> Segment:
     return msgspec.structs.replace(segment, **changes)
 
 
+def checkpoints_of(run: Run) -> str:
+    """The folder in which the run's last job had its checkpoints: the round's own, unless -D says another one."""
+    told = run.segments[-1].checkpoints if run.segments else ""
+    return told or os.path.join(run.folder, "checkpoints")
+
+
 def latest_state(run: Run) -> str | None:
-    """The last checkpoint of a run's last job, which chaos keeps: the state at the end."""
-    if not run.segments:
+    """The last checkpoint of a run's last job, which chaos keeps: the state at the end. None: there is none, or not on
+    a disk that this process sees."""
+    folder = StorageLocation.parse(checkpoints_of(run))
+    if not run.segments or not folder.is_local:
         return None
     found = []
-    for directory in (Path(run.folder) / "checkpoints").glob(f"{run.segments[-1].job_id}*"):
-        _, _, epoch = directory.name.partition("-e")
+    for directory in Path(folder.local_path).glob(f"{glob.escape(run.segments[-1].job_id)}*"):
+        job, _, epoch = directory.name.rpartition("-e")
+        if directory.name != run.segments[-1].job_id and (job != run.segments[-1].job_id or not epoch.isdigit()):
+            continue  # of another job, whose id begins alike
         for one in directory.iterdir():
             number = checkpoint_of_directory(one.name)
             if number is not None and (one / METADATA_NAME).exists():
-                found.append((int(epoch or 0), number, str(one)))
+                found.append((int(epoch) if job else 0, number, str(one)))
     return max(found)[2] if found else None
 
 

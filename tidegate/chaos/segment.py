@@ -89,6 +89,7 @@ class SegmentResult(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0  # that tasks have taken in, in all attempts, about
     savepoint: str | None = None  # the job was stopped with it, to be rescaled
     scalable: int = 0  # the parallelism of what runs in parallel; 0: nothing does
+    checkpoints: str = ""  # the folder in which they are; "": the one of the round
 
 
 def result_file(folder: str, number: int) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidegate.chaos.comparison import Verdict, compare, ordered_sinks
+from tidegate.chaos.comparison import Verdict, compare, order_remarks, ordered_sinks
 from tidegate.chaos.draws import KINDS
 from tidegate.chaos.html_report import html
 from tidegate.chaos.report import Report, text
@@ -70,6 +71,7 @@ def chaos(arguments: Any) -> dict[str, Any]:
     numbers = report.figures
     return {
         "held": report.held,
+        "outcome": report.outcome.value,
         "deterministic": report.deterministic,
         "seed": wishes.seed,
         "rounds": numbers.rounds,
@@ -79,9 +81,10 @@ def chaos(arguments: Any) -> dict[str, Any]:
         "doubled": numbers.doubled,
         "out_of_order": numbers.out_of_order,
         "findings": report.findings,
+        "notes": report.notes,
         "report": str(file),
         "lines": list(text(report)),
-        "problems": [] if report.held else [f"the guarantee did not hold: see {file}"],
+        "problems": [] if report.held else [f"{report.conclusion} See {file}"],
     }
 
 
@@ -96,6 +99,7 @@ def _run(wishes: Wishes, folder: str, say: Callable[[str], None]) -> Report:
     report = Report(wishes, second, compare(first, second))
     if not report.comparable:
         return report
+    report.remarks = order_remarks(first, second, ordered, wishes.order_by)
     for run in rounds.disturbed():
         verdict = compare(second, run, ordered) if report.deterministic else Verdict(run)
         report.rounds.append(verdict)
@@ -118,12 +122,15 @@ def _wishes(arguments: Any) -> Wishes:
     if not os.path.isfile(arguments.program):
         raise CommandError(f"there is no file '{arguments.program}'")
     kinds = tuple(kind.strip() for kind in arguments.faults.split(",") if kind.strip())
+    if not kinds:
+        raise CommandError(f"--faults {arguments.faults!r}: name at least one of {', '.join(KINDS)}")
     for kind in kinds:
         if kind not in KINDS:
             raise CommandError(f"--faults {kind}: there is no such fault; there are {', '.join(KINDS)}")
-    for name in ("rounds", "every", "faults_per_round", "stretch"):
-        if getattr(arguments, name) <= 0:
-            raise CommandError(f"--{name.replace('_', '-')}: has to be more than 0")
+    for name in ("rounds", "every", "faults_per_round", "stretch", "round", "records", "duration"):
+        value = getattr(arguments, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise CommandError(f"--{name.replace('_', '-')}: has to be more than 0, and not {value}")
     if arguments.verify is not None and not arguments.keep_sinks:
         raise CommandError("--verify needs --keep-sinks: otherwise nothing is written for the command to look at")
     settings = []

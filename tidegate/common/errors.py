@@ -19,6 +19,10 @@ class MutationError(ConfigurationError):
     """User code has changed state in place and not written it back (`tidegate.debug.check-mutations`)."""
 
 
+class OrderNotComparedWarning(UserWarning):
+    """A test under faults holds the records of a job to no order: they have none that faults alone could break."""
+
+
 class MutatedInputWarning(UserWarning):
     """User code changes the records that it is given in place (`tidegate.debug.check-mutations`)."""
 

@@ -4,6 +4,7 @@
 the sockets and the time are not real.
 """
 
+from tidegate.common.errors import OrderNotComparedWarning
 from tidegate.testing.clock import EPOCH, ManualClock
 from tidegate.testing.comparison import assert_same_under_faults
 from tidegate.testing.coroutines import Pause
@@ -33,6 +34,7 @@ __all__ = [
     "InProcessJob",
     "KillWorker",
     "ManualClock",
+    "OrderNotComparedWarning",
     "Pause",
     "PlannedFailure",
     "Record",

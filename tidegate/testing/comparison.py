@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tidegate.chaos.canonical import digest, order_key, shown
-from tidegate.chaos.differences import States, compare_records, differing_states, keyed_states, orders
+from tidegate.chaos.differences import (
+    States,
+    compare_records,
+    differing_states,
+    keyed_states,
+    orders,
+    unreadable_states,
+)
 from tidegate.chaos.recording import Recorded
 from tidegate.common import options
+from tidegate.common.errors import OrderNotComparedWarning
 from tidegate.common.job_status import JobStatus
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream.stream import DataStream
@@ -32,8 +41,9 @@ def assert_same_under_faults(
 
     Records that have the same `order_by` have to come in the same order as well: a field by name or index, "auto" for
     the first field of tuples, lists and rows, "none" for no order. When a job in several slots gives them in another
-    order as soon as workers pause for a moment, without any failure, they have no order. `state=False` leaves state
-    out. Checkpoints are written to a temporary folder, wherever the job would keep them.
+    order as soon as workers pause for a moment, without any failure, they have no order: an `OrderNotComparedWarning`
+    says so. `state=False` leaves state out; state that cannot be read is an AssertionError, since it would be equal to
+    anything. Checkpoints are written to a temporary folder, wherever the job would keep them.
 
     Raises AssertionError that says what was lost, doubled, out of order or different, or which of the faults have not
     happened."""
@@ -46,8 +56,18 @@ def assert_same_under_faults(
         )
     wanted = _recorded(expected.results, order_by)
     ordered = order_by != "none" and _keeps_order(build, expected, order_by)
+    if not ordered and order_by != "none":
+        warnings.warn(
+            "the order of the records was not compared: those of one key come in another order as soon as workers "
+            'pause for a moment. order_by=... names another field, order_by="none" says that there is no order',
+            OrderNotComparedWarning,
+            stacklevel=2,
+        )
     verdict = compare_records("results", "exactly once", wanted, _recorded(found.results, order_by), ordered)
     states = differing_states(expected.states, found.states) if state else []
+    unreadable = unreadable_states(expected.states, found.states) if state else []
+    if unreadable:
+        raise AssertionError("\n".join([*unreadable, "state=False leaves keyed state out of the comparison."]))
     if verdict.held and not states:
         return expected.results
     said = (

@@ -57,5 +57,9 @@ def run_in_process(
         notes=rewrites.rewritten.notes,
         status="FINISHED",
         restarts=job.restarts,
+        checkpoints=rewrites.rewritten.checkpoints,
     )
-    return Run(folder.name, str(folder), [result])
+    struck: list[dict[str, object]] = [
+        {"kind": "exception", "at_ms": 0.0} for fault in faults if fault not in job.faults.left
+    ]
+    return Run(folder.name, str(folder), [result], struck)

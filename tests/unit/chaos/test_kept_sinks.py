@@ -75,6 +75,7 @@ def test_with_a_command_output_and_state_may_differ_from_run_to_run(tmp_path: Pa
     first, second, third = (run_in_process(tmp_path / name, build, **KEPT) for name in ("first", "second", "round 1"))
     for run in (first, second, third):
         run.decided = True
+    third.faults = [{"kind": "kill", "at_ms": 5.0}]
     report = Report(Wishes(program="job.py", verify="true"), second, compare(first, second), [Verdict(third)])
     assert not report.deterministic
     assert report.held

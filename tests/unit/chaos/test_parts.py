@@ -21,11 +21,21 @@ from tidegate.chaos.comparison import Verdict, compare
 from tidegate.chaos.draws import KINDS, WORKER_KINDS, driver_fault, worker_faults
 from tidegate.chaos.html_report import html
 from tidegate.chaos.instrument import cut_connections
+from tidegate.chaos.process_groups import ProcessGroups
 from tidegate.chaos.recording import recorded, totals
 from tidegate.chaos.report import Report
 from tidegate.chaos.rewriting import ChaosError, rewrite
 from tidegate.chaos.rounds import Rounds, Run, latest_state
-from tidegate.chaos.segment import VARIABLE, OperatorSeen, Segment, SegmentResult, faults_of, problem_of
+from tidegate.chaos.segment import (
+    VARIABLE,
+    OperatorSeen,
+    Segment,
+    SegmentResult,
+    faults_of,
+    note_fault,
+    problem_of,
+    write_result,
+)
 from tidegate.chaos.storage_faults import BadTime
 from tidegate.chaos.wishes import Wishes
 from tidegate.cli.main import main
@@ -160,13 +170,33 @@ def test_how_a_round_goes_on_after_its_driver_has_ended(tmp_path: Path) -> None:
 
     assert after(0, finished) is None
     assert after(1, None) is None
-    same_job = dataclasses_replace(now, number=3, faults_left=7)
+    same_job = dataclasses_replace(now, number=3, faults_left=5)
     for one in (after(-signal.SIGKILL, result), after(-signal.SIGKILL, None), after(1, suspended)):
         assert one == same_job  # it finds its newest checkpoint by itself
     rescaled = after(0, saved)
     assert rescaled is not None
     assert (rescaled.restore, rescaled.job_since) == ("second", 3)
     assert rescaled.parallelism in (1, 3)
+
+
+class DriversThatAreKilled(Rounds):
+    """A program of which each start has up to three faults and is killed, until its round may have no more."""
+
+    def _start(self, processes: ProcessGroups, segment: Segment, seconds: float) -> tuple[int | None, str]:
+        result = SegmentResult(job_id="x", operators=(), notes=(), status="FINISHED")
+        if not segment.faults_left:
+            write_result(segment.folder, segment.number, result)
+            return 0, ""
+        for kind in ("cut", "kill", "driver")[-segment.faults_left :]:
+            note_fault(segment.folder, kind)
+        return -signal.SIGKILL, ""
+
+
+def test_a_round_with_killed_drivers_has_as_many_faults_as_it_may(tmp_path: Path) -> None:
+    wishes = Wishes(program="job.py", rounds=1, kinds=("driver",), faults_per_round=7)
+    (run,) = DriversThatAreKilled(wishes, str(tmp_path)).disturbed()
+    assert len(run.faults) == 7
+    assert run.ended
 
 
 class Restarting:
@@ -207,6 +237,20 @@ def test_the_state_at_the_end_is_that_of_the_last_leader(tmp_path: Path) -> None
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
         (tmp_path / "checkpoints" / name / METADATA_NAME).touch()
     assert latest_state(Run("round 1", str(tmp_path), [result])) == str(tmp_path / "checkpoints" / "ab-e10" / "chk-11")
+
+
+@pytest.mark.parametrize("mode", ["BATCH", "AUTOMATIC", "MICRO_BATCH", "STREAMING"])
+def test_a_program_of_another_mode_runs_as_streaming_and_the_report_says_so(tmp_path: Path, mode: str) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    counting(env, endless=False).sink_to(CollectSink())
+    graph = InProcessJob(env).graph
+    submission = Submission(graph, Configuration.from_dict({"execution.runtime-mode": mode}))
+    found = rewrite(submission, Segment(folder=str(tmp_path)))
+    assert found.submission.configuration.get_string("execution.runtime-mode", "") == "STREAMING"
+    said = [note for note in found.notes if f"asks for {mode}; it runs as STREAMING" in note]
+    assert len(said) == (mode != "STREAMING"), found.notes
+    own = rewrite(submission, Segment(folder=str(tmp_path), settings={"execution.runtime-mode": mode}))
+    assert not any("asks for" in note for note in own.notes)
 
 
 def test_what_runs_in_parallel_is_rescaled_and_nothing_else(tmp_path: Path) -> None:
@@ -281,7 +325,14 @@ def test_a_run_that_did_not_end_does_not_hold(tmp_path: Path) -> None:
     [
         (["missing.py"], "there is no file 'missing.py'"),
         (["--faults", "meteor", __file__], "--faults meteor: there is no such fault; there are kill, exception"),
+        (["--faults", " , ", __file__], "--faults ' , ': name at least one of kill, exception"),
         (["--rounds", "0", __file__], "--rounds: has to be more than 0"),
+        (["--round", "0", __file__], "--round: has to be more than 0"),
+        (["--records", "0", __file__], "--records: has to be more than 0, and not 0"),
+        (["--records", "-5", __file__], "--records: has to be more than 0, and not -5"),
+        (["--duration", "0", __file__], "--duration: has to be more than 0"),
+        (["--every", "nan", __file__], "--every: has to be more than 0"),
+        (["--stretch", "inf", __file__], "--stretch: has to be more than 0, and not inf"),
         (["--verify", "true", __file__], "--verify needs --keep-sinks"),
         (["-D", "nonsense", __file__], "-D nonsense: write key=value"),
         (["-D", "high-availability.type=NONE", __file__], "chaos has a high availability of its own"),

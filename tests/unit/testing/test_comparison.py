@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.testing.test_in_process_jobs import environment
 from tidegate.common import Types
+from tidegate.common.errors import OrderNotComparedWarning, SnapshotError
 from tidegate.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.testing import CutConnections, FailAt, KillWorker, Record, Wait, assert_same_under_faults, scripted
@@ -77,6 +78,21 @@ def test_records_of_one_key_in_another_order_are_named(order_by: str, parallelis
     assert "out of order among the records of one key" in str(failure.value)
 
 
+def test_state_that_cannot_be_read_is_a_failure_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be equal to anything."""
+
+    def damaged(*place: str) -> Iterator[Any]:
+        raise SnapshotError("nothing of the kind")
+
+    monkeypatch.setattr("tidegate.chaos.differences.iterate_state", damaged)
+    with pytest.raises(
+        AssertionError, match=r"state 'calls' of 'work' is not compared.*nothing of the kind\nstate=False"
+    ):
+        assert_same_under_faults(lambda: keyed(Forgetful), KILL)
+    assert len(assert_same_under_faults(lambda: keyed(Forgetful), KILL, state=False)) == 60
+
+
+@pytest.mark.filterwarnings("error")
 def test_without_an_order_only_the_records_count() -> None:
     assert len(assert_same_under_faults(lambda: keyed(Backwards), KILL, order_by="none")) == 60
 
@@ -95,7 +111,8 @@ def test_records_whose_order_depends_on_the_pace_of_workers_may_be_out_of_order(
     def build() -> DataStream:
         return script(2).rebalance().map(lambda pair: ("same", pair)).name("work")
 
-    assert len(assert_same_under_faults(build, [FailAt("work", 30), KillWorker(after_ms=203)])) == 60
+    with pytest.warns(OrderNotComparedWarning, match="as soon as workers pause for a moment"):
+        assert len(assert_same_under_faults(build, [FailAt("work", 30), KillWorker(after_ms=203)])) == 60
 
 
 def test_a_fault_that_does_not_happen_is_a_failure_of_the_test() -> None:
