@@ -30,6 +30,7 @@ class Schedule:
         self.async_work, self.helper_pool, self.events = Pool(), Pool(), Pool()
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.steps = 0
+        self.went_on_at = 0  # the step at which somebody last went on who had stood still
         self._calm_after = scenario.calm_after
         self._wall_ms = 0.0  # how far wrong the wall clocks are
         self._started_ms = self.clock.now_ms()

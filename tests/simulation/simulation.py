@@ -79,7 +79,9 @@ T = TypeVar("T")
 _MAX_STARTS = 20  # that the user tries in vain
 
 MAX_STEPS = 60_000
-"""A job that has not ended by then hangs, unless so little time has passed that a helper may still be held up."""
+"""A job that has not ended by then, counted from when the last worker or helper went on that had stood still, hangs;
+unless so little time has passed that a helper may still be held up. (While one stands still checkpoints are tried and
+given up, hundreds of them, and what was sent to it for each is waiting for it.)"""
 LONGEST_HANG_MS = 3_000.0
 MAX_SIMULATED_MS = 1_800_000.0
 """Far more than all planned delays together, and less than `NEVER_MS`: later, something was stuck."""
@@ -213,7 +215,9 @@ class Simulation(Workers, InstructionCarrier):
             self.carry_out(self.master.start(self.now_ms()))
             while self.ended is None or self._goes_on():
                 self.steps += 1
-                if self.steps > MAX_STEPS * (1 if self.clock.now_ms() - self._started_ms > LONGEST_HANG_MS else 4):
+                if self.steps - self.went_on_at > MAX_STEPS * (
+                    1 if self.clock.now_ms() - self._started_ms > LONGEST_HANG_MS else 4
+                ):
                     raise BrokenPromise(f"the job hangs: {self.describe()}")
                 if self.clock.now_ms() - self._started_ms > MAX_SIMULATED_MS:
                     raise BrokenPromise(f"something waits for a timeout: {self.describe()}")

@@ -16,6 +16,7 @@ from tests.simulation.fake_storage import FakeStorage
 from tests.simulation.fall_backs import FallBacks
 from tests.simulation.faults import FaultPlan
 from tests.simulation.outside_world import BrokenPromise
+from tests.simulation.scenario import Mode, draw_scenario
 from tests.simulation.sim_clock import SimClock
 from tests.simulation.simulation import Simulation
 from tests.unit.jobmanager.jobmanager_kit import KEYED, increment, keyed_state, metadata, operator, operator_metadata
@@ -105,6 +106,23 @@ def test_only_results_that_were_delivered_since_may_come_again() -> None:
             checkpoints.append(later.pop())
     found.on_log(text(3, 2))
     assert sorted(found.excused["sink"]) == [(1,), (2,), (3,)]  # the first left before any checkpoint was complete
+
+
+# ---------------------------------------------------------------- jobs that hang
+
+
+def test_the_steps_of_a_job_that_hangs_count_from_when_a_frozen_worker_goes_on() -> None:
+    """It finds what was sent to it meanwhile for hundreds of checkpoints, and has that to work off."""
+    sim: Any = Simulation(draw_scenario(7, Mode.ALIGNED, faulty=True))
+    thaw: list[Callable[[], None]] = []
+    sim.after = lambda ms, do: thaw.append(do)
+    sim.steps = 50_000
+    slot = SimpleNamespace(frozen=False, receive_or_wait=lambda: None, wake=lambda: None)
+    sim.freeze(slot, 2_000.0)
+    assert sim.went_on_at == 0
+    sim.steps = 59_000
+    thaw[0]()
+    assert sim.went_on_at == 59_000
 
 
 # ---------------------------------------------------------------- drivers that start

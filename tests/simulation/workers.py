@@ -162,6 +162,7 @@ class Workers(Schedule):
         if work.slot.frozen:
             self.after(1.0, lambda: self._goes_on_working(work))
         else:
+            self.went_on_at = self.steps
             self.async_work.add(work)
 
     def freeze(self, slot: SimSlot, for_ms: float) -> None:
@@ -179,6 +180,7 @@ class Workers(Schedule):
             if slot.frozen:
                 self.trace(f"{slot} goes on")
                 slot.frozen = False
+                self.went_on_at = self.steps
                 slot.receive_or_wait()
                 for work in held:
                     self.async_work.add(work)
