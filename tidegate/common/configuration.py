@@ -8,32 +8,14 @@ from typing import Any, TypeVar
 
 from tidegate.common.config_options import ConfigOption, OptionType, parse_list
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.secrets import shown
 
 D = TypeVar("D")
-
-_SECRET_WORDS = (
-    "password",
-    "secret",
-    "token",
-    "apikey",
-    "api-key",
-    "access-key",
-    "access.key",
-    "private-key",
-    "otel.headers",
-)
-
-HIDDEN = "******"
 
 DEFAULT = "default"
 PROGRAM = "program"  # a call of the program: `env.set_parallelism`, `CheckpointConfig`, ...
 CONFIGURATION = "configuration"  # the configuration that the program gave to its environment
 COMMAND = "tidegate run"  # its arguments
-
-
-def looks_secret(key: str) -> bool:
-    """The value of such a key is not to be shown."""
-    return any(word in key.lower() for word in _SECRET_WORDS)
 
 
 class Configuration:
@@ -191,9 +173,8 @@ class Configuration:
         return len(self._values)
 
     def __str__(self) -> str:
-        """Keys and values as Flink shows them, `{a=1, b=2}`; those that look like secrets hidden."""
-        shown = (f"{key}={HIDDEN if looks_secret(key) else value}" for key, value in sorted(self.to_dict().items()))
-        return f"{{{', '.join(shown)}}}"
+        """Keys and values as Flink shows them, `{a=1, b=2}`; what looks like a secret hidden."""
+        return f"{{{', '.join(f'{key}={shown(key, value)}' for key, value in sorted(self.to_dict().items()))}}}"
 
     def __repr__(self) -> str:
         return f"Configuration({self})"

@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 
 from tidegate.common import options
-from tidegate.common.configuration import DEFAULT, HIDDEN, Configuration, looks_secret
+from tidegate.common.configuration import DEFAULT, Configuration
 from tidegate.common.ids import AttemptNumber, OperatorId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import NUM_RECORDS_IN, CounterValue, MetricReport
+from tidegate.common.secrets import shown
 from tidegate.fault_tolerance.checkpoint_view import CheckpointsView
 from tidegate.graph.boundedness import unbounded_sources
 from tidegate.graph.job_graph import JobGraph
@@ -117,7 +118,7 @@ class SettingView(View, frozen=True):
     """One setting of the configuration as it is in force."""
 
     key: str
-    value: str  # as one would write it; hidden when the key looks like that of a secret
+    value: str  # as one would write it, but for secrets: of such a key it is hidden, within a value they are
     given: bool  # False: it is the default
     source: str = ""  # where it came from: `common.configuration` has the list; "": of a view before there was one
 
@@ -224,17 +225,17 @@ def graph_of(graph: JobGraph) -> dict[str, Any]:
 
 
 def settings_of(configuration: Configuration) -> tuple[SettingView, ...]:
-    """Every option with the value in force, then what was given besides (keys of Spark)."""
+    """Every option with the value in force, then what was given besides (keys of Spark). Without secrets."""
     found = []
     for option in options.ALL_OPTIONS:
-        value = HIDDEN if looks_secret(option.key) else option.format(configuration.get(option))
+        value = shown(option.key, option.format(configuration.get(option)))
         given = configuration.contains(option)
         source = configuration.source_of(*option.keys) if given else DEFAULT
         found.append(SettingView(key=option.key, value=value, given=given, source=source))
     for key, value in sorted(configuration.to_dict().items()):
         if key not in options.KEYS:
-            shown = HIDDEN if looks_secret(key) else value
-            found.append(SettingView(key=key, value=shown, given=True, source=configuration.source_of(key)))
+            source = configuration.source_of(key)
+            found.append(SettingView(key=key, value=shown(key, value), given=True, source=source))
     return tuple(found)
 
 

@@ -28,6 +28,7 @@ from tidegate.common.errors import (
     StorageUnavailableError,
     TidegateError,
 )
+from tidegate.common.secrets import without_secrets
 from tidegate.storage import calls
 from tidegate.storage.job_directory import LOCK, METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
@@ -375,9 +376,9 @@ class _ArrowOutput:
 def _open_files(location: StorageLocation, makes_root: bool, pid: int) -> Files:
     if location.is_local:
         return LocalFiles(location.local_path, location.permissions or OWNER, makes_root=makes_root)
-    with storage_errors("reach", location.uri):
+    with storage_errors("reach", without_secrets(location.uri)):
         filesystem, path = open_filesystem(location)
-        return ArrowFiles(filesystem, path, location.uri)
+        return ArrowFiles(filesystem, path, without_secrets(location.uri))
 
 
 def open_filesystem(location: StorageLocation) -> tuple[Any, str]:

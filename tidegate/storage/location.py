@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.secrets import HIDDEN
 
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _OTHER_SCHEMES = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
@@ -29,7 +30,7 @@ class StorageLocation:
         """From a plain path or a URI. Options of S3 (endpoint_override, region, scheme, anonymous, access_key,
         secret_key, session_token) come from `options`, from the URI's query, and, for endpoint and region, from the
         environment variables of the AWS tools, in this order: so that workers with another environment find the same
-        place."""
+        place. Of a URI as it is shown, with its secrets hidden, the place is known and the secrets are not."""
         if not isinstance(uri, str) or not uri.strip():
             raise ConfigurationError("the checkpoint directory is empty; give a path or a URI such as s3://bucket/path")
         parts = urlsplit(uri)
@@ -45,7 +46,7 @@ class StorageLocation:
         if parts.scheme in _S3_SCHEMES:
             return _s3_location(uri, dict(options or {}))
         if parts.scheme in _OTHER_SCHEMES:
-            merged = dict(parse_qsl(parts.query)) | dict(options or {})
+            merged = _in_query(parts.query) | dict(options or {})
             return StorageLocation(f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/"), _sorted(merged))
         raise ConfigurationError(
             f"'{uri}': storage of the kind '{parts.scheme}' is not known; use a local path, file, s3, gs, abfs or hdfs"
@@ -119,7 +120,7 @@ def _s3_location(uri: str, options: dict[str, str]) -> StorageLocation:
     if not parts.hostname:
         raise ConfigurationError(f"'{uri}' has no bucket; write s3://bucket/path")
     bucket = parts.netloc.rpartition("@")[2]
-    found = dict(parse_qsl(parts.query)) | options
+    found = _in_query(parts.query) | options
     if parts.username and parts.password:
         found = {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)} | found
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -134,6 +135,10 @@ def _s3_location(uri: str, options: dict[str, str]) -> StorageLocation:
             f"s3://{bucket}{parts.path}: unknown option {', '.join(unknown)}; known are {', '.join(_S3_OPTIONS)}"
         )
     return StorageLocation(f"s3://{bucket}{parts.path}".rstrip("/"), _sorted(found))
+
+
+def _in_query(query: str) -> dict[str, str]:
+    return {name: value for name, value in parse_qsl(query) if value != HIDDEN}
 
 
 def _sorted(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

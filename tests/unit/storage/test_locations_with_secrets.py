@@ -12,12 +12,15 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tests.unit.storage.snapshots import checkpoint
 from tidegate.common.configuration import Configuration
+from tidegate.common.errors import ConfigurationError
 from tidegate.jobmanager import preparation
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError
+from tidegate.jobmanager.job_view import settings_of
 from tidegate.jobmanager.leadership.job_record import SnapshotPointer
 from tidegate.jobmanager.starting_points import starting_points, storage_options
 from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.protocol.instructions import DeleteClaimed
+from tidegate.spark.state_tables import running_job
 from tidegate.storage import files, job_lock
 from tidegate.storage.filesystem import FileSystemStorage, storage_in
 from tidegate.storage.leases.cells import FileCell
@@ -114,3 +117,35 @@ def test_a_claimed_checkpoint_is_deleted(bucket: Bucket, tmp_path: Path) -> None
     work.close()
     assert storage_in(StorageLocation.parse(earlier.root, SECRETS)).completed_checkpoints() == [2]
     assert bucket.refused == []
+
+
+def test_a_location_that_is_shown_is_the_place_without_the_secrets() -> None:
+    for uri in (
+        "s3://me:hidden@bucket/path?region=here&session_token=brief",
+        "s3://bucket/path?region=here&access_key=me&secret_key=hidden",
+        "abfss://data@lake.dfs.core.windows.net/path?client_secret=hidden&tenant_id=here",
+    ):
+        (shown,) = [s.value for s in settings_of(Configuration().set_string("mine", uri)) if s.key == "mine"]
+        assert "hidden" not in shown
+        location = StorageLocation.parse(shown)
+        assert location.uri == StorageLocation.parse(uri).uri
+        assert "here" in dict(location.options).values()
+        assert "*" not in str(location)
+
+
+def test_the_checkpoints_of_a_running_job_are_read_with_the_reader_s_own_secrets(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier_run(tmp_path, 1)
+    job_id = "ab" * 16
+    job = SimpleNamespace(job_id=job_id, job_name="counts")
+    view = SimpleNamespace(
+        name="counts", job_id=job_id, mode="STREAMING", configuration=settings_of(configured(tmp_path))
+    )
+    monkeypatch.setattr(running_job, "running_jobs", lambda: [job])
+    monkeypatch.setattr(running_job, "view_of", lambda record: view)
+    with pytest.raises(ConfigurationError, match="access_key and secret_key"):
+        running_job.checkpoints_of("counts", {})
+    path = running_job.checkpoints_of("counts", SECRETS)
+    assert f"/checkpoints/{job_id}?region=here" in path
+    assert "hidden" not in path

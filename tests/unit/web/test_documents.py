@@ -153,6 +153,10 @@ def test_the_configuration_is_what_is_in_force_and_hides_secrets() -> None:
     assert settings["pipeline.max-parallelism"]["source"] == "default"
     assert settings["heartbeat.interval"]["given"] is False
     assert settings["spark.hadoop.fs.s3a.secret.key"]["value"] == "******"
+    shown = settings["execution.checkpointing.savepoint-dir"]["value"]
+    assert shown == "s3://******@bucket/there?region=here&secret_key=******"
+    for path in ("JOB", "JOB/config", "JOB/checkpoints", "JOB/view"):
+        assert "hunter2" not in str(ask(path))
     assert b"hunter2" not in sample_view().to_json()
 
 

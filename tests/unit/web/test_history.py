@@ -106,6 +106,9 @@ def test_a_job_that_leaves_checkpoints_has_its_view_beside_them(tmp_path: Path) 
         "in ",
     ]
     assert History().job_ids() == ["b" * 32, "c" * 32, "a" * 32]  # and in the user's own
+    kept = [file.read_bytes() for file in tmp_path.rglob("*") if file.suffix in (".json", ".summary")]
+    assert sum(b"s3://******@bucket/there" in data for data in kept) == 5  # two beside checkpoints, three of the user's
+    assert not any(b"hunter2" in data for data in kept)  # that the configuration has
 
 
 @pytest.fixture

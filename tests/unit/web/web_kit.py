@@ -48,6 +48,9 @@ def sample_view(name: str = MARKUP, parallelism: int = 2) -> JobView:
             "restart-strategy.type": "fixed-delay",
             "restart-strategy.fixed-delay.delay": "10 ms",
             "spark.hadoop.fs.s3a.secret.key": "hunter2",
+            "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": "hunter2",
+            "spark.executor.extraJavaOptions": "-Dlake.password=hunter2",
+            "execution.checkpointing.savepoint-dir": "s3://ME:hunter2@bucket/there?region=here&secret_key=hunter2",
         },
         parallelism,
     )

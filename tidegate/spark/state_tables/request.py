@@ -86,7 +86,7 @@ class StateRequest:
         if job:
             from tidegate.spark.state_tables.running_job import checkpoints_of
 
-            return checkpoints_of(job)
+            return checkpoints_of(job, self._storage)
         if not path:
             raise ConfigurationError(
                 f'{FORMAT}: there is no path; give that of a snapshot to load("..."), or a running job with the option '

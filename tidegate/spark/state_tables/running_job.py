@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from tidegate.common import options
-from tidegate.common.errors import ConfigurationError
+from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.common.secrets import HIDDEN
 from tidegate.storage.files import open_files
 from tidegate.storage.location import StorageLocation, below
 from tidegate.web.registry import running_jobs
@@ -20,9 +22,9 @@ _INSTEAD = {
 }
 
 
-def checkpoints_of(wanted: str) -> str:
+def checkpoints_of(wanted: str, storage: Mapping[str, str]) -> str:
     """The job's own folder, of which the newest complete checkpoint is read. `wanted`: its name, its id, or the
-    beginning of that. Raises ConfigurationError, RemoteJobError."""
+    beginning of that. `storage`: options to reach it. Raises ConfigurationError, RemoteJobError."""
     jobs = running_jobs()
     found = [job for job in jobs if wanted and (job.job_id.startswith(wanted.lower()) or job.job_name == wanted)]
     if len(found) != 1:
@@ -39,11 +41,19 @@ def checkpoints_of(wanted: str) -> str:
             f"job {view.name} ({view.job_id}) keeps its checkpoints in the memory of its driver: set "
             f"{options.CHECKPOINT_DIR.key} for it, or take a savepoint"
         )
-    return below(directory, _folder_in(directory, view.job_id))
+    try:
+        return below(directory, _folder_in(StorageLocation.parse(directory, storage), view.job_id))
+    except TidegateError as error:
+        if HIDDEN not in directory:
+            raise
+        raise ConfigurationError(
+            f"job {view.name} ({view.job_id}) was given the keys to {directory}, and shows them to nobody: give them "
+            f"here too, as the options access_key and secret_key or in the environment ({error})"
+        ) from error
 
 
-def _folder_in(directory: str, job_id: str) -> str:
+def _folder_in(directory: StorageLocation, job_id: str) -> str:
     """With high availability each leader has a folder of its own, and the newest one leads."""
-    names = open_files(StorageLocation.parse(directory)).names("")
+    names = open_files(directory).names("")
     epochs = [int(match[1]) for match in map(re.compile(rf"{re.escape(job_id)}-e(\d+)").fullmatch, names) if match]
     return f"{job_id}-e{max(epochs)}" if epochs else job_id
