@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -63,6 +63,36 @@ _FIGURES = (
     "inflight_bytes",
     "processed_during_alignment",
 )
+
+
+class Summary(TypedDict):
+    """What `summary` says. One that an earlier version has kept may lack something of it."""
+
+    job_id: str
+    job_name: str
+    status: str
+    mode: str
+    parallelism: int
+    started_ms: int
+    ended_ms: int | None
+    duration_ms: int
+    attempt: int
+    workers: int
+    failures: list[str]
+    last_checkpoint: int | None
+    last_checkpoint_ms: float | None
+    checkpoints_completed: int
+    checkpoints_failed: int
+    records_in_per_second: float | None
+    records_out_per_second: float | None
+
+
+_kept_summary = msgspec.json.Decoder(Summary)
+
+
+def kept_summary(data: bytes) -> Document:
+    """One that was kept as JSON. Raises one of `common.decoding.UNREADABLE` for what is none."""
+    return dict(_kept_summary.decode(data))
 
 
 def summary(view: JobView, now_ms: float) -> Document:

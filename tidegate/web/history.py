@@ -99,10 +99,10 @@ class History:
 
     @staticmethod
     def _read_summary(files: Files, file: ArchivedFile) -> Document | None:
-        """From the view itself where there is no summary beside it."""
+        """From the view itself where there is no summary beside it that says all. None when there is no view either."""
         path, _ = file
         with contextlib.suppress(TidegateError, OSError, *UNREADABLE):
-            return msgspec.json.decode(files.read(_summary_of(path)), type=dict[str, Any])
+            return documents.kept_summary(files.read(_summary_of(path)))
         with contextlib.suppress(TidegateError, OSError, *UNREADABLE):
             view = JobView.from_json(files.read(path))
             return documents.summary(view, view.ended_ms or 0.0)
@@ -116,7 +116,7 @@ class History:
             return None
         try:
             return JobView.from_json(files.read(file[0]))
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return None
 
     def _paths(self, files: Files) -> dict[str, ArchivedFile]:

@@ -6,6 +6,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.storage.files import open_files
 from tidegate.storage.location import StorageLocation
+from tidegate.web import documents
 from tidegate.web.all_jobs import AllJobs
 from tidegate.web.history import History
 from tidegate.web.job_port import JobPort
@@ -85,6 +87,33 @@ def test_damaged_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     assert [job["job_id"] for job in AllJobs(history).summaries()] == ["a" * 32]
     with pytest.raises(NotThereError):
         AllJobs(history).view("c" * 32)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"1", b"{", b'{"job_id":7}', b"\xff", b"[" * 100_000])
+def test_of_a_damaged_summary_the_list_says_what_the_view_says(tmp_path: Path, content: bytes) -> None:
+    history = History(str(tmp_path))
+    for job in "ab":
+        history.keep(ended(job * 32))
+    expected = AllJobs(history).summaries()
+    (damaged,) = tmp_path.glob(f"*{'a' * 32}.summary")
+    whole = msgspec.json.decode(damaged.read_bytes(), type=dict[str, Any])
+    damaged.write_bytes(content)
+    assert AllJobs(history).summaries() == expected
+    for left_out in whole:  # as a version may have written it that did not know of it
+        damaged.write_bytes(msgspec.json.encode({k: v for k, v in whole.items() if k != left_out}))
+        assert AllJobs(history).summaries() == expected
+    damaged.write_bytes(content)
+    (view,) = tmp_path.glob(f"*{'a' * 32}.json")
+    view.write_bytes(content)  # then nothing is known of the job, and the others are listed
+    assert [job["job_id"] for job in AllJobs(history).summaries()] == ["b" * 32]
+    with pytest.raises(NotThereError):
+        AllJobs(history).view("a" * 32)
+
+
+def test_a_kept_summary_has_all_that_a_summary_says() -> None:
+    said = documents.summary(ended("a" * 32), 1.0)
+    assert documents.kept_summary(msgspec.json.encode(said)) == said
+    assert list(said) == list(documents.Summary.__annotations__)
 
 
 def test_a_job_that_leaves_checkpoints_has_its_view_beside_them(tmp_path: Path) -> None:
