@@ -78,6 +78,7 @@ class WorkQueues:
         """Nothing that waits will be done."""
         for waiting in self._waiting.values():
             waiting.clear()
+        self._writing = self._begun.copy()  # a deletion does not wait for writes that will not be done
 
     def _is_behind_writes(self, work: Work) -> bool:
         return bool(self._writing) if work.folders is None else any(self._writing[f] for f in work.folders)
