@@ -13,14 +13,17 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from tidegate.chaos.canonical import digest, order_key, shown
+from tidegate.chaos.segment import damaged
+from tidegate.common.decoding import UNREADABLE
 from tidegate.contracts.connectors import Committer, DeliveryGuarantee, Sink, SinkContext, SinkWriter
 
 _MODULUS = 1 << 64
+T = TypeVar("T")
 
 
 class Recorded(NamedTuple):
@@ -119,8 +122,15 @@ def recorded(folder: str, name: str) -> Iterator[Recorded]:
     directory = Path(folder) / "sinks" / name
     files = sorted(directory.glob("*.records")) if directory.exists() else []
     for file in files:
-        for one in msgspec.msgpack.decode(file.read_bytes(), type=list[tuple[bytes, bytes, str]]):
+        for one in _read(file, list[tuple[bytes, bytes, str]]):
             yield Recorded(*one)
+
+
+def _read(file: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(file.read_bytes(), type=kind)
+    except UNREADABLE as error:
+        raise damaged(file)(str(error)) from error
 
 
 # ---------------------------------------------------------------- probes
@@ -187,5 +197,5 @@ def totals(folder: str) -> dict[str, Total]:
     directory = Path(folder) / "totals"
     for file in directory.iterdir() if directory.exists() else ():
         operator_id = file.name.rpartition("-")[0]
-        found[operator_id] = found.get(operator_id, Total()).plus(*msgspec.msgpack.decode(file.read_bytes()))
+        found[operator_id] = found.get(operator_id, Total()).plus(*_read(file, tuple[int, int]))
     return found

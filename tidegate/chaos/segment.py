@@ -5,17 +5,32 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from tidegate.common.decoding import from_json
+from tidegate.common.errors import TidegateError
 
 VARIABLE = "TIDEGATE_CHAOS_SEGMENT"
 """Environment variable of the child: the file with its `Segment`."""
 FOLDER = "TIDEGATE_CHAOS_FOLDER"
 """Environment variable of the program and of `--verify`: the folder of this run or round, the same for both, and for a
 program that is started again."""
+
+
+class DamagedRunError(TidegateError):
+    """A file that a run has left is not what was written: nothing can be said of the run."""
+
+
+def damaged(path: str | Path) -> Callable[[str], DamagedRunError]:
+    """The error for a cause. A disk that was full, or somebody who changed the folder: a run leaves whole files."""
+    return lambda why: DamagedRunError(
+        f"{path} is damaged ({why}), so its run cannot be judged: run `tidegate chaos` again, in a folder that nothing "
+        "else writes to and with room on its disk"
+    )
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +66,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_segment(path: str) -> Segment:
-    return msgspec.json.decode(Path(path).read_bytes(), type=Segment)
+    return from_json(Path(path).read_bytes(), Segment, damaged(path))
 
 
 class OperatorSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +120,7 @@ def write_result(folder: str, number: int, result: SegmentResult) -> None:
 
 def read_result(folder: str, number: int) -> SegmentResult | None:
     path = result_file(folder, number)
-    return msgspec.json.decode(path.read_bytes(), type=SegmentResult) if path.exists() else None
+    return from_json(path.read_bytes(), SegmentResult, damaged(path)) if path.exists() else None
 
 
 # ---------------------------------------------------------------- the journal of faults
@@ -123,9 +138,8 @@ def note_fault(folder: str, kind: str, **details: Any) -> None:
 
 def faults_of(folder: str) -> Iterator[dict[str, Any]]:
     path = Path(folder) / "faults.jsonl"
-    if path.exists():
-        for line in path.read_text().splitlines():
-            yield json.loads(line)
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        yield from_json(line, dict[str, Any], damaged(path))
 
 
 def say_problem(folder: str, text: str) -> None:

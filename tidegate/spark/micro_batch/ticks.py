@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from tidegate.common.decoding import from_json
+from tidegate.common.errors import TidegateError
 from tidegate.spark.micro_batch.exchange import TICK
 from tidegate.spark.micro_batch.looks import Look
 from tidegate.spark.micro_batch.plan import SplitOrder, Tick
@@ -65,13 +67,18 @@ class _TickReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Spark 4.1 passes no arguments. It takes an offset that is not the one it has for a new batch."""
         start = self._latest if start is None else start
-        with open(self._control, encoding="utf-8") as file:
-            order = json.load(file)
-        allowed = order.pop(_BATCH)
+        with open(self._control, "rb") as file:
+            order = from_json(file.read(), dict[str, Any], self._damaged)
+        allowed = order.pop(_BATCH, None)
+        if not isinstance(allowed, int):
+            raise self._damaged("it names no batch")
         if allowed <= start[_BATCH]:
             return start
         order |= {"batch": allowed, "time_ms": int(time.time() * 1000)}
         return {_BATCH: allowed, _ORDER: json.dumps(order)}
+
+    def _damaged(self, why: str) -> DamagedOrderError:
+        return DamagedOrderError(f"{self._control} is damaged ({why}): start the job again, which makes a new one")
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._latest = end
@@ -95,4 +102,16 @@ class TickSource(DataSource):
 
 
 def read_tick(payload: bytes) -> Tick:
-    return msgspec.json.decode(memoryview(payload)[1:], type=Tick)
+    """Raises DamagedOrderError: what comes here went through Spark's offset log, which lies with the user."""
+
+    def damaged(why: str) -> DamagedOrderError:
+        return DamagedOrderError(
+            f"the order for a batch that Spark has in the offset log of its checkpoint location is damaged ({why}): "
+            "restore the location, or start the job from a savepoint in a new one"
+        )
+
+    return from_json(payload[1:], Tick, damaged)
+
+
+class DamagedOrderError(TidegateError):
+    """What tells of a batch is not what was written; the text says where, and what to do."""
