@@ -104,9 +104,10 @@ MICRO_BATCH_LOCATION = ConfigOption(
     "tidegate.micro-batch.checkpoint-location",
     _STRING,
     None,
-    "MICRO_BATCH: the checkpoint location of the streaming query, a local or mounted folder. A program that is started "
-    "again with the same one goes on where it was. Unset: a folder with the job's id below "
-    "execution.checkpointing.dir, or a temporary one without that.",
+    "MICRO_BATCH: the checkpoint location of the streaming query: a folder of a file system that the driver and all "
+    "executors see at the same path. A program that is started again with the same one goes on where it was. Unset: a "
+    "folder with the job's id (pipeline.job-id) below execution.checkpointing.dir, which has to be such a folder too. "
+    "Without that a temporary one, which goes with the job, with a warning; refused when Spark is not local.",
 )
 MICRO_BATCH_TRIGGER = ConfigOption(
     "tidegate.micro-batch.trigger",

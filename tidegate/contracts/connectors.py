@@ -319,7 +319,14 @@ class Sink(abc.ABC, Generic[T, CommT]):
     def discard_leftovers(self, job_id: str) -> None:
         """Called on the driver when a BATCH job is over: delete what its writers wrote and nobody committed. In BATCH
         mode every attempt of a task has an `operator_id` of its own in its SinkContext, so that a writer takes nothing
-        of another attempt for a left-over of its own."""
+        of another attempt for a left-over of its own. Also called when a MICRO_BATCH job was cancelled or has failed
+        that nobody can go on from: it has neither a checkpoint location that outlives it nor a savepoint."""
+
+    def discard_uncommitted(self, job_id: str) -> None:
+        """Called on the driver when a MICRO_BATCH job was cancelled or has failed, when all that counts is committed
+        and no writer is at work: undo what writers have prepared or left open outside, such as transactions that hold
+        locks, as the writers of the next attempt would when they open. The job may be gone on with: what
+        `snapshot_state` has returned has to stay."""
 
 
 class StreamTransformer(abc.ABC):

@@ -72,6 +72,10 @@ class QueryStandIn:
     def stop(self) -> None:
         self._stopped.set()
 
+    def wait_for_stop(self) -> None:
+        """For a hook: it comes from the job, which waits for the hook then."""
+        self._stopped.wait(60)
+
     def awaitTermination(self, timeout: float) -> None:
         self._thread.join(timeout)
 

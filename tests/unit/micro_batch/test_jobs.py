@@ -83,15 +83,19 @@ class World:
         self.tracker = Tracker()
         self.left_over: dict[int, list[bytes]] = {}  # batch -> the states that its runs have written
         self.spark_settings: dict[str, str] = {}
+        self.master = "spark://far:7077"
+        self.query: Any = None  # the latest
+        self.more: dict[str, Any] = {}  # settings, for tests that need them
         self.interval = -1
         self.control = ""  # the file with what is allowed
 
     def start(self, session: Any, plan: Any, bundle: Any, logs: Any, attempt: int, *rest: Any) -> Any:
         location, self.control, self.interval, self.shown_name, on_batch = rest
         self.queries += 1
-        return QueryStandIn(
+        self.query = QueryStandIn(
             plan, attempt, location, self.control, on_batch, lambda step, batch: self.hook(step, batch), self.left_over
         )
+        return self.query
 
     def environment(self, **settings: Any) -> StreamExecutionEnvironment:
         config = {
@@ -132,15 +136,18 @@ def job_watermarks() -> Any:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path)
     alive = SimpleNamespace(isStopped=lambda: False)
-    context = SimpleNamespace(
-        _jsc=SimpleNamespace(sc=lambda: alive),
-        uiWebUrl=None,
-        master="spark://far:7077",
-        statusTracker=lambda: made.tracker,
-        getConf=lambda: made.spark_settings,
-    )
-    session = SimpleNamespace(sparkContext=context)
-    monkeypatch.setattr(runtime_module, "obtain_session", lambda *args, **kwargs: session)
+
+    def session(*_: Any, **__: Any) -> Any:
+        context = SimpleNamespace(
+            _jsc=SimpleNamespace(sc=lambda: alive),
+            uiWebUrl=None,
+            master=made.master,
+            statusTracker=lambda: made.tracker,
+            getConf=lambda: made.spark_settings,
+        )
+        return SimpleNamespace(sparkContext=context)
+
+    monkeypatch.setattr(runtime_module, "obtain_session", session)
     monkeypatch.setattr(runtime_module, "distribute", lambda *args: None)
     monkeypatch.setattr(runtime_module, "code_for", lambda *args: CodeBundle.collect(()))
     monkeypatch.setattr(job_module, "start_query", made.start)

@@ -215,11 +215,18 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         return KafkaCommitter(client, self._committed, drop)
 
     def discard_leftovers(self, job_id: str) -> None:
+        self._abort(f"{self._base(job_id)}-", _OF_AN_ATTEMPT)
+
+    def discard_uncommitted(self, job_id: str) -> None:
+        of_a_writer = OF_A_SUBTASK if self._prefix is not None else f"[0-9a-f]{{32}}-{OF_A_SUBTASK}"
+        self._abort(f"{self._base(job_id)}-", of_a_writer)
+
+    def _abort(self, prefix: str, rest: str) -> None:
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return
         client = TransactionClient("KafkaSink", self._connection())
         try:
-            for found in client.open_transactions(f"{self._base(job_id)}-", _OF_AN_ATTEMPT):
+            for found in client.open_transactions(prefix, rest):
                 client.ended(found.transactional_id, found.producer_id, found.epoch, False, 10)
         finally:
             client.close()

@@ -161,6 +161,9 @@ class PostgresSink(Sink[Any, Any], DriverSide):
             for name in names:
                 roll_back(connection, name)
 
+    def discard_uncommitted(self, job_id: str) -> None:
+        self.discard_leftovers(job_id)  # what is prepared holds locks, and no writer has any state
+
     def __repr__(self) -> str:
         return f"PostgresSink({self._url}, {self._table}, {'upsert' if self._upserts else 'append'})"
 

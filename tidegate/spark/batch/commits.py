@@ -1,4 +1,5 @@
-"""Commits at the end of a batch job, on the driver: once per sink, what the tasks whose output counts have prepared."""
+"""Commits at the end of a batch job, or of a micro-batch, on the driver: once per sink, what the tasks whose output
+counts have prepared. And what the others have prepared is undone when the job is over."""
 
 from __future__ import annotations
 
@@ -63,3 +64,12 @@ def discard_leftovers(graph: JobGraph, job_id: str) -> None:
             sink.discard_leftovers(job_id)
         except Exception as error:
             log.warning("operator '%s': left-overs of failed attempts could not be deleted: %s", node.name, error)
+
+
+def discard_uncommitted(graph: JobGraph, job_id: str) -> None:
+    """What the last batch of a micro-batch job has prepared, which does not count. Best effort."""
+    for node, sink in sinks_of(graph):
+        try:
+            sink.discard_uncommitted(job_id)
+        except Exception as error:
+            log.warning("operator '%s': what was prepared and does not count could not be undone: %s", node.name, error)

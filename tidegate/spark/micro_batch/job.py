@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError, SnapshotError, TidegateError
+from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_id import JobID
 from tidegate.common.job_status import JobStatus
@@ -49,11 +49,13 @@ from tidegate.spark.batch.worker import failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch.client import MicroBatchJobClient
 from tidegate.spark.micro_batch.discovery import SplitSearch, first_states
+from tidegate.spark.micro_batch.ending import commit_the_rest, undo_the_rest
 from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, Prepared, load_committables
 from tidegate.spark.micro_batch.looks import BatchLooks
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, width
 from tidegate.spark.micro_batch.progress import Batches, Totals
 from tidegate.spark.micro_batch.query import start_query
+from tidegate.spark.micro_batch.refusals import BatchRefusedError, DrainRefusedError, SavepointLostError
 from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.spark.micro_batch.reruns import StageReruns
 from tidegate.spark.micro_batch.savepoints import SavepointRequests, complete_savepoint
@@ -74,23 +76,6 @@ log = logging.getLogger("tidegate.micro_batch")
 _LOOK_S = 0.01  # how often the job looks for Spark's commit while one is awaited
 _WATCH_S = 0.1  # and how often whether the query is still there
 _IDLE_S = 0.1  # pause after a batch in which nothing was read
-
-
-class BatchRefusedError(Exception):
-    """Ends the query. Short: Spark searches the text of an error with a regular expression that overflows its stack
-    when the text is long. What has happened is kept here."""
-
-
-class DrainRefusedError(Exception):
-    """A batch that drains the job has no savepoint: it does not count, and is run again without the order."""
-
-    def __init__(self, target: str, why: str) -> None:
-        super().__init__(why)
-        self.target = target
-
-
-class SavepointLostError(TidegateError):
-    """The job is drained, which cannot be taken back, and its savepoint could not be completed."""
 
 
 class MicroBatchJob:
@@ -143,10 +128,12 @@ class MicroBatchJob:
         self._batch_error: BaseException | None = None
         self._batch_began_ms = 0.0
         self._allow_at_ms = 0.0
-        self._allowed = -1
+        self._allowed = self._first = -1  # `_first`: of this attempt
         self._query_attempt = -1  # no other query in this location has had it
         # The latest batch whose results were committed, and the query attempt that had run it, where that is known.
         self._committed_run: tuple[int, int | None] = (-1, None)
+        self._broken = False  # the location is not what it was: nobody knows what counts there
+        self._saved = False  # there is a savepoint of the job
         self._over = False
         self._thread = threading.Thread(target=self._run, name=f"tidegate-micro-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
@@ -211,10 +198,11 @@ class MicroBatchJob:
             log.debug("micro-batch job %s failed on the driver", self._job_id, exc_info=True)
             self._record(describe(error))
         finally:
+            done = status is JobStatus.FINISHED or self._leave()
             self._search.close()
             self._location.close()
             shutil.rmtree(self._control_folder, ignore_errors=True)
-            if self._temporary:
+            if self._temporary and done:
                 shutil.rmtree(self._location.path, ignore_errors=True)
             self._savepoints.job_over(status.name)
             self._changed(status)
@@ -230,6 +218,26 @@ class MicroBatchJob:
             self._port.close()
             self._over = True
             self.client.ended(end)
+
+    def _leave(self) -> bool:
+        """The job was cancelled or has failed. Whether its location holds nothing more to be done: see `ending`."""
+        if self._broken:
+            return True
+        try:
+            if not commit_the_rest(self._graph.name, self._stopped, self._location, self._finish_committed):
+                return False
+        except LocationError:
+            return True
+        if self._query_attempt >= 0:
+            undo_the_rest(self._plan, self._location, for_good=self._temporary and not self._saved)
+        return True
+
+    def _finish_committed(self) -> None:
+        """Not again and again: the job is over, and what fails is told."""
+        self._commit_left_over(retries=0)
+        report = self._committed_report()
+        if report is not None:
+            self._hand_out(report)
 
     def _until_done(self) -> tuple[bool, str]:
         """Whether it has finished; if not, why it is given up ("" when it was cancelled)."""
@@ -248,6 +256,7 @@ class MicroBatchJob:
                 self._revoke(error)
                 continue
             except (LocationError, ConfigurationError, SavepointLostError) as error:
+                self._broken = isinstance(error, LocationError)
                 failure, raised = FailureInfo(summary=str(error), permanent=True), True
             except Exception as error:
                 if self._cancelled.is_set():
@@ -283,10 +292,11 @@ class MicroBatchJob:
         self._attempt += 1
         self._changed(JobStatus.RUNNING)
 
-    def _commit_left_over(self) -> None:
+    def _commit_left_over(self, retries: int | None = None) -> None:
         """What a batch before this attempt had prepared, and Spark has committed."""
+        retries = self._commit_retries if retries is None else retries
         for batch, left in self._location.to_commit():
-            commit_all(self._graph, load_committables(left.committables), self._commit_retries, self._commit_backoff_ms)
+            commit_all(self._graph, load_committables(left.committables), retries, self._commit_backoff_ms)
             self._committed_run = batch, left.attempt
             self._search.taken(left.taken)
             self._location.committed(batch, self._search.states)
@@ -295,6 +305,7 @@ class MicroBatchJob:
         """True: the job has come to its end. Raises when the query has failed."""
         self._reported, self._batch_error = None, None
         self._stopped.check()
+        self._first = following
         self._allow(following, first=True)
         attempt, self._query_attempt = self._attempt, self._location.begin_attempt()
         self._started.clear()
@@ -376,6 +387,8 @@ class MicroBatchJob:
             self._started.wait(STOP_S)
             self._reruns.check(str(self._query.runId))
             report = BatchReport.read(batch, payloads, self._tasks)
+            if batch == self._first:
+                self._location.check_shared(width(self._graph))
             self._check_current(attempt)
             self._location.check()
             self._check_state(report)
@@ -472,6 +485,7 @@ class MicroBatchJob:
                     "was read is committed; the job cannot go on after a drain"
                 ) from error
             return False
+        self._saved = True
         if asked_for:
             self._savepoints.done()
         else:

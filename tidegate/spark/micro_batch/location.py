@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.location import StorageLocation
 
 _FORMAT = 1
+_SHOWN_S, _LOOK_S = 60.0, 0.1  # in which a file of another machine is seen here, in a folder that is shared
 _NOTED = 64  # batches after which the latest one is written down, if nothing else is
 Committables = list[tuple[OperatorId, bytes]]
 States = Mapping[OperatorId, EnumeratorState]
@@ -144,6 +146,29 @@ class CheckpointLocation:
                     f"the checkpoint location {self.path} has lost a part of what Spark keeps there: batch {latest} is "
                     f"committed, and {missing} is not there. {self.what_to_do}"
                 )
+
+    def check_shared(self, partitions: int) -> None:
+        """To be asked when a batch has run: raises LocationError when the executors have written their state into some
+        other folder than this, one of the same name on a machine of their own. A shared folder may show it late."""
+        deadline = time.monotonic() + _SHOWN_S
+        while missing := self._missing_state(partitions):
+            if time.monotonic() > deadline:
+                raise LocationError(
+                    f"the executors have run a batch, and their state ({missing}) is not in {self.path}, as the driver "
+                    "sees it: this is not one folder for all of them. Name one that the driver and all executors see "
+                    f"at the same path ({options.MICRO_BATCH_LOCATION.key})"
+                )
+            time.sleep(_LOOK_S)
+
+    def _missing_state(self, partitions: int) -> str:
+        """A folder that each operator of Spark has when all its tasks have run; "" when none is missing."""
+        state = os.path.join(self.path, "state")
+        for operator in sorted(self._numbers(state)):
+            folder = os.path.join(state, str(operator))
+            for partition in range(partitions if os.path.isdir(folder) else 0):
+                if not os.path.exists(os.path.join(folder, str(partition))):
+                    return f"state/{operator}/{partition}"
+        return ""
 
     @property
     def what_to_do(self) -> str:

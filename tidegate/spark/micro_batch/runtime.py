@@ -60,7 +60,7 @@ class MicroBatchRuntime(Runtime):
         point = initial_point(configuration, "MICRO_BATCH")
         if point is not None:
             graph = adopt_max_parallelism(graph, point.metadata)
-        path, temporary = _location_of(configuration, graph)
+        path, temporary = location_of(configuration, graph)
         location = CheckpointLocation(path)
         job_id = location.open(graph.job_id, graph.name, fingerprint(graph, limits), SystemClock().now_ms())
         try:
@@ -89,6 +89,8 @@ def _run(
 
     configuration, files = submission.configuration, submission.files
     session = obtain_session(configuration, submission.session, width(plan.graph), busy=jobs_are_running())
+    if temporary:
+        _check_near(str(session.sparkContext.master or ""))
     if str(session.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
         raise ConfigurationError(
             "spark.speculation is on: Spark would run a task twice at once, and what counts of a batch could be the "
@@ -148,12 +150,39 @@ def _check_settings(configuration: Configuration) -> None:
         )
 
 
-def _location_of(configuration: Configuration, graph: JobGraph) -> tuple[str, bool]:
-    """The checkpoint location, and whether it goes with the job."""
+def location_of(configuration: Configuration, graph: JobGraph) -> tuple[str, bool]:
+    """The checkpoint location, and whether it goes with the job. Refuses a folder for checkpoints that lies where a
+    location cannot: a temporary one in its place would be none of what was asked for."""
     path = options.read(configuration, options.MICRO_BATCH_LOCATION)
     if path:
         return path, False
     directory = options.read(configuration, options.CHECKPOINT_DIR)
-    if directory and StorageLocation.parse(directory).is_local:
-        return os.path.join(StorageLocation.parse(directory).local_path, graph.job_id, "micro-batch"), False
-    return tempfile.mkdtemp(prefix="tidegate-micro-batch-location-"), True
+    if directory:
+        below = StorageLocation.parse(directory)
+        if not below.is_local:
+            raise ConfigurationError(
+                f"{options.CHECKPOINT_DIR.key}: {directory} is not a folder of a file system, and this version of "
+                "MICRO_BATCH keeps its checkpoint location in one. Name a folder that the driver and all executors see "
+                f"at the same path: {options.MICRO_BATCH_LOCATION.key}"
+            )
+        return os.path.join(below.local_path, graph.job_id, "micro-batch"), False
+    path = tempfile.mkdtemp(prefix="tidegate-micro-batch-location-")
+    log.warning(
+        "job %s has no checkpoint location (%s): what it keeps is in %s and goes with the job; started again it begins "
+        "from nothing",
+        graph.name,
+        options.MICRO_BATCH_LOCATION.key,
+        path,
+    )
+    return path, True
+
+
+def _check_near(master: str) -> None:
+    """A temporary folder of the driver is there for executors of this machine only: those of a local Spark, which
+    include the processes of `local-cluster`. A cluster with all its executors here is not told from any other."""
+    if not master.startswith("local"):
+        raise ConfigurationError(
+            f"{options.MICRO_BATCH_LOCATION.key} is not set, and a temporary folder of the driver will not do: Spark "
+            f"runs on {master}, and its executors write the state. Name a folder that the driver and all executors see "
+            "at the same path"
+        )
