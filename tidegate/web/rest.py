@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidegate.common.texts import bounded
 from tidegate.web.access import Gate
 from tidegate.web.api import Answer, Api, problem
 from tidegate.web.jobs import Jobs
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidegate.rest")
 
 _MAX_BODY = 64 * 1024
+_MAX_SENTENCE = 300
 _MAX_CALLS = 32
 _MAX_STREAMS = 16
 _LAST_ANSWERS_S = 2.0
@@ -111,6 +113,7 @@ class RestServer:
 
 def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
     """Made late: http.server takes a while to import, and is not needed to start a job."""
+    from http import HTTPStatus
     from http.server import BaseHTTPRequestHandler
 
     class Handler(BaseHTTPRequestHandler):
@@ -178,6 +181,15 @@ def _handler_class(server: RestServer) -> type[BaseHTTPRequestHandler]:
                 for part in stream:
                     self.wfile.write(part)
                     self.wfile.flush()
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """Called by the standard library for what it does not take as a request: too long, with too many headers,
+            of a method or version that it does not know."""
+            sentence = bounded(message or HTTPStatus(code).phrase, _MAX_SENTENCE)
+            self.close_connection = True
+            self.request_version = "HTTP/1.0"  # what it would be of a broken head gets an answer without a head
+            with contextlib.suppress(OSError):
+                self._send(problem(code, sentence))
 
         def _send_head(self, answer: Answer) -> None:
             self.send_response(answer.status)

@@ -114,6 +114,34 @@ def test_an_odd_content_length_is_a_wrong_request(server: Server, length: str) -
         assert b" 400 " in caller.recv(100)
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /" + b"a" * 65_532, 414),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101, 431),
+        (b"GET / HTTP/1.1\r\na: " + b"b" * 65_534, 431),
+        (b"BREW /<b> HTTP/1.1\r\n\r\n", 501),
+        (b"<script>alert(1)</script>\r\n\r\n", 400),
+        (b"GET / HTTP/nine\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"\xff\x00 \xfe HTTP/1.1 x\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_gets_an_answer_like_all_others(server: Server, head: bytes, status: int) -> None:
+    parts = urlsplit(server[1])
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as caller:
+        caller.sendall(head)
+        response = http.client.HTTPResponse(caller)
+        response.begin()
+        document = json.loads(response.read())
+    assert (response.status, list(document)) == (status, ["error"])
+    assert 0 < len(document["error"]) < 500
+    assert response.headers["Content-Type"] == "application/json"
+    assert response.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert ask(server, "GET", JOB)[0] == 200
+
+
 def test_callers_without_the_token_do_not_lock_the_others_out(server: Server) -> None:
     parts = urlsplit(server[1])
     strangers = []
