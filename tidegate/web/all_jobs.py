@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from tidegate.common.errors import TidegateError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web import remote
-from tidegate.web.history import ArchivedFile, Document, History
+from tidegate.web.history import Document, History
+from tidegate.web.job_folders import ArchivedFile
 from tidegate.web.jobs import SilentJob, no_such_job
 from tidegate.web.live_state import StateQuestion, path_of
 from tidegate.web.registry import JobRecord, running_jobs

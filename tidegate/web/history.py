@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -28,22 +27,21 @@ from tidegate.storage.files import Files, open_files, write_file
 from tidegate.storage.job_directory import VIEW, VIEW_SUMMARY, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 from tidegate.web import documents
+from tidegate.web.job_folders import ArchivedFile, JobFolders, at_once
 from tidegate.web.registry import state_directory
 
 log = logging.getLogger("tidegate.rest")
 
 _PATIENCE_S = 5.0
-_JOB_FOLDER = re.compile(r"(?P<job>[0-9a-f]{32})(-e(?P<epoch>\d+))?")  # each leader of a job has a folder of its own
-_MOST_FOLDERS = 1_000  # that are looked into
 
 Document = dict[str, Any]
-ArchivedFile = tuple[str, int]  # its path, and its size where a later run of the job writes a file of the same name
 
 
 @dataclass(frozen=True)
 class History:
     directory: str | None = None  # path or URI; None: the user's own
     size: int = 100  # jobs that are kept; 0: none
+    _folders: JobFolders = field(default_factory=JobFolders, init=False, repr=False, compare=False)
 
     @staticmethod
     def from_configuration(configuration: Configuration) -> History:
@@ -91,8 +89,11 @@ class History:
         """What the list of jobs says of each, in the order of `job_ids`. `known`: what this has answered before, which
         is not read again. Raises TidegateError when the folder cannot be read."""
         files, found = self._files(), {}
-        for job_id, file in self._paths(files).items():
-            summary = known.get(file) or self._read_summary(files, file)
+        paths = self._paths(files)
+        new = [file for file in paths.values() if not known.get(file)]
+        read = dict(zip(new, at_once(files, lambda file: self._read_summary(files, file), new), strict=True))
+        for job_id, file in paths.items():
+            summary = known.get(file) or read[file]
             if summary is not None and summary["job_id"] == job_id:
                 found[file] = summary
         return found
@@ -111,7 +112,8 @@ class History:
     def view(self, job_id: str) -> JobView | None:
         """None when there is no such job here, or its file is damaged. Raises TidegateError."""
         files = self._files()
-        file = self._paths(files).get(job_id)
+        name = next((name for name in reversed(self._names(files)) if _job_of(name) == job_id), None)
+        file = (name, 0) if name is not None else self._beside_checkpoints(files, job_id)
         if file is None:
             return None
         try:
@@ -124,14 +126,13 @@ class History:
         found: dict[str, ArchivedFile] = {}
         for name in reversed(self._names(files)):
             found.setdefault(_job_of(name), (name, 0))
-        if self.directory is None:
-            return found
-        folders = [match for match in map(_JOB_FOLDER.fullmatch, files.names("")) if match is not None]
-        for match in sorted(folders, key=lambda match: int(match["epoch"] or 0), reverse=True)[:_MOST_FOLDERS]:
-            path = f"{match[0]}/{VIEW}"
-            if match["job"] not in found and (size := files.size(path)) is not None:
-                found[match["job"]] = path, size
+        if self.directory is not None:
+            for job_id, file in self._folders.views(files).items():
+                found.setdefault(job_id, file)
         return found
+
+    def _beside_checkpoints(self, files: Files, job_id: str) -> ArchivedFile | None:
+        return None if self.directory is None else self._folders.view_of(files, job_id)
 
     def _files(self) -> Files:
         return open_files(StorageLocation.parse(self.directory or str(state_directory() / "history")))
