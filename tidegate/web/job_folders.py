@@ -60,8 +60,8 @@ class JobFolders:
     def _tell_of_cut(self, files: Files, count: int) -> None:
         if count > _MOST_FOLDERS and not self._cut:
             log.warning(
-                "%s holds the folders of %d jobs: only %d of them are looked into for jobs that have ended. Asked for by "
-                "its id a job is found all the same; to list all of them set tidegate.history.dir for the jobs, or "
+                "%s holds the folders of %d jobs: only %d of them are looked into for jobs that have ended. Asked for "
+                "by its id a job is found all the same; to list all of them set tidegate.history.dir for the jobs, or "
                 "delete the folders of those that are over",
                 files.describe(""),
                 count,
