@@ -327,6 +327,14 @@ def test_many_results_through_a_slow_reader(make_env: MakeEnv) -> None:
     assert sorted(found) == list(range(200_000))
 
 
+def test_results_that_wait_for_a_checkpoint_are_no_state(make_env: MakeEnv) -> None:
+    """Eight MB of them, where the state of a task may have five. Once, the job restarted for ever."""
+    env = make_env(1).enable_checkpointing(3_600_000)  # so that all wait for the last one
+    texts = numbers(env, 8_000).map(lambda n: f"{n:01024}")
+    with texts.execute_and_collect() as results:
+        assert [int(text) for text in results] == list(range(8_000))
+
+
 # ---------------------------------------------------------------- the environment
 
 

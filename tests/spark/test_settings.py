@@ -165,6 +165,15 @@ def test_settings_of_a_program(make_env: MakeEnv, tmp_path: Path) -> None:
         assert sorted(results) == ["hello one", "hello three", "hello two", "hello zero"]
 
 
+def test_an_archive_is_found_by_a_relative_path_in_batch_too(make_env: MakeEnv, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "words.zip", "w") as archive:
+        archive.writestr("words.txt", "zero one two three")
+    env = make_env(2, {"execution.runtime-mode": "BATCH"})
+    env.add_python_archive(str(tmp_path / "words.zip"), "words")
+    numbers = env.from_collection(list(range(4))).rebalance()
+    assert sorted(numbers.map(FromTheArchive()).execute_and_collect()) == [" one", " three", " two", " zero"]
+
+
 def test_jars_and_other_settings_without_a_meaning_are_accepted_or_refused_clearly(
     make_env: MakeEnv, tmp_path: Path
 ) -> None:
