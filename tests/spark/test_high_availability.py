@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.ha_kit import Driver, settings
+from tests.connectors.zookeeper import zookeeper
+from tests.spark.ha_kit import START_S, Driver, settings
+from tests.spark.programs import environment
 from tests.spark.recovery_kit import assert_exact, is_alive, until, visible_lines
+from tidegate.storage.leases.zookeeper import open_zookeeper_cells
 
 RECORDS = 60_000
 SLOWLY, AT_ONCE = 100.0, 1e9  # records per second
@@ -19,30 +25,57 @@ SLOWLY, AT_ONCE = 100.0, 1e9  # records per second
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.fixture
-def drivers(tmp_path: Path) -> Iterator[Any]:
+class Drivers:
     """Starts drivers of one job."""
-    made: list[Driver] = []
-    configuration = settings(tmp_path)
 
-    def start(per_second: float = SLOWLY, **arguments: Any) -> Driver:
-        driver = Driver(tmp_path, RECORDS, per_second, configuration, **arguments)
-        made.append(driver)
-        return driver
+    def __init__(self, folder: Path, configuration: dict[str, Any]) -> None:
+        self._folder = folder
+        self._configuration = configuration
+        self.made: list[Driver] = []
 
-    yield start
-    for driver in made:
-        driver.end()
+    def __call__(self, per_second: float = SLOWLY, **arguments: Any) -> Driver:
+        self.made.append(Driver(self._folder, RECORDS, per_second, self._configuration, **arguments))
+        return self.made[-1]
+
+    def record(self) -> dict[str, Any]:
+        quorum = self._configuration.get("high-availability.zookeeper.quorum")
+        data = record_in_files(self._folder) if quorum is None else record_in_zookeeper(quorum)
+        found: dict[str, Any] = json.loads(data)
+        return found
 
 
-def record_of(folder: Path) -> dict[str, Any]:
-    newest = max((folder / "ha" / "counting").glob("job-*"), key=lambda path: int(path.name.removeprefix("job-")))
-    found: dict[str, Any] = json.loads(newest.read_text())
-    return found
+def record_in_files(folder: Path) -> bytes:
+    files = (folder / "ha" / "counting").glob("job-*")
+    return max(files, key=lambda path: int(path.name.removeprefix("job-"))).read_bytes()
+
+
+def record_in_zookeeper(quorum: str) -> bytes:
+    (cell,) = open_zookeeper_cells(quorum, "/tidegate/counting", ("job",), request_s=30.0)
+    try:
+        content = cell.read()
+        assert content is not None
+        return content.data
+    finally:
+        cell.close()
+
+
+@pytest.fixture(params=["filesystem", pytest.param("zookeeper", marks=pytest.mark.soak)])
+def drivers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Drivers]:
+    with contextlib.ExitStack() as stack:
+        configuration = settings(tmp_path)
+        if request.param == "zookeeper":
+            pytest.importorskip("kazoo")
+            server = stack.enter_context(zookeeper(tmp_path / "zookeeper"))
+            configuration["high-availability.type"] = "zookeeper"
+            configuration["high-availability.zookeeper.quorum"] = server.quorum
+        started = Drivers(tmp_path, configuration)
+        yield started
+        for driver in started.made:
+            driver.end()
 
 
 @pytest.mark.timeout(900)
-def test_a_leader_that_was_frozen_leaves_and_a_killed_one_is_followed(drivers: Any, tmp_path: Path) -> None:
+def test_a_leader_that_was_frozen_leaves_and_a_killed_one_is_followed(drivers: Drivers, tmp_path: Path) -> None:
     first = drivers()
     led = first.until_completed(3)
     second = drivers(standby=True)
@@ -52,12 +85,12 @@ def test_a_leader_that_was_frozen_leaves_and_a_killed_one_is_followed(drivers: A
     taken = second.until_completed(2)
     assert taken["job_id"] == led["job_id"]
     assert taken["restores"] == 1
-    before = record_of(tmp_path)
+    before = drivers.record()
     first.signal(signal.SIGCONT)
     assert first.process.wait(120) != 0
     assert "does not lead the job any more" in first.output
     until(lambda: not any(map(is_alive, led["pids"])), "the end of the frozen leader's workers", 60)
-    after = record_of(tmp_path)
+    after = drivers.record()
     assert before["epoch"] == after["epoch"] == 2
     assert before["owner"] == after["owner"]
 
@@ -66,11 +99,39 @@ def test_a_leader_that_was_frozen_leaves_and_a_killed_one_is_followed(drivers: A
     second.process.kill()
     assert third.process.wait(240) == 0, third.output[-3000:]
     assert_exact(visible_lines(tmp_path / "out"), RECORDS)
-    ended = record_of(tmp_path)
+    ended = drivers.record()
     assert (ended["status"], ended["epoch"], ended["job_id"]) == ("FINISHED", 3, led["job_id"])
 
     fourth = drivers(AT_ONCE)  # and again: nothing is done twice
     assert fourth.process.wait(240) == 0, fourth.output[-3000:]
     assert "has ended as FINISHED, and is not started again" in fourth.output
     assert_exact(visible_lines(tmp_path / "out"), RECORDS)
-    assert record_of(tmp_path) == ended
+    assert drivers.record() == ended
+
+
+FAILS = """
+from tidegate.datastream import StreamExecutionEnvironment
+
+env = StreamExecutionEnvironment.get_execution_environment()
+env.from_collection([1, 0]).map(lambda value: 1 // value).print()
+env.execute("fails")
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_job_that_has_failed_for_good_is_told_from_one_that_goes_on(tmp_path: Path) -> None:
+    """By the exit code of `tidegate run`, so that a supervisor can leave it: the first time, and every time after."""
+    (tmp_path / "job.py").write_text(FAILS)
+    given = settings(tmp_path) | {
+        "execution.checkpointing.interval": "1 s",
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "restart-strategy.type": "none",
+    }
+    defined = [word for key, value in given.items() for word in ("-D", f"{key}={value}")]
+    command = [sys.executable, "-m", "tidegate.cli", "run", *defined, str(tmp_path / "job.py")]
+    for said in ("ZeroDivisionError", "has ended as FAILED, and is not started again"):
+        ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=2 * START_S)
+        assert ran.returncode == 3, ran.stderr[-3000:]
+        assert said in ran.stderr
+        assert "its job is recorded as FAILED, so to start it again would do nothing" in ran.stderr

@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from tests.connectors.zookeeper import zookeeper
 from tests.spark.ha_kit import START_S, Driver, settings
+from tests.spark.programs import environment
 from tests.spark.recovery_kit import assert_exact, until, visible_lines
 from tests.spark.standalone_cluster import standalone_cluster
 
@@ -90,3 +93,15 @@ def leader(supervisor: Driver, folder: Path, killed: set[int]) -> tuple[int, dic
         if int(path.stem) not in killed and status["completed"] >= 3:
             return int(path.stem), status
     return None
+
+
+def test_spark_refuses_to_supervise_a_driver_in_python(tmp_path: Path) -> None:
+    """As the page about high availability says. It does so before it looks for the master."""
+    program = tmp_path / "job.py"
+    program.touch()
+    chosen = ["--master", "spark://127.0.0.1:1", "--deploy-mode", "cluster", "--supervise"]
+    command = [sys.executable, "-m", "tidegate.cli", "submit", *chosen, str(program)]
+    ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=START_S)
+    assert ran.returncode != 0
+    said = "Cluster deploy mode is currently not supported for python applications on standalone clusters"
+    assert said in ran.stdout + ran.stderr

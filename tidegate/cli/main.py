@@ -1,4 +1,5 @@
-"""`tidegate <command>`. Exit code 0: done; 1: it could not be done, and a sentence says why; 2: wrong arguments."""
+"""`tidegate <command>`. Exit code 0: done; 1: it could not be done, and a sentence says why; 2: wrong arguments; 3, of
+`run` alone: the program's job has ended for good, so it is no use to start the program again."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 
 import tidegate
 from tidegate.cli import chaos, gc, inspect, jobs, kafka, look, state
+from tidegate.cli.errors import CommandError
 from tidegate.common.errors import TidegateError
 
 Command = Callable[[Any], dict[str, Any]]
@@ -45,7 +47,7 @@ def _once(arguments: Any) -> tuple[int, dict[str, Any]]:
             print(json.dumps({"error": str(error)}))
         else:
             print(f"tidegate: {error}", file=sys.stderr)
-        return 1, {}
+        return error.exit_code if isinstance(error, CommandError) else 1, {}
     try:
         if arguments.json:
             print(json.dumps(answer))

@@ -18,6 +18,7 @@ from tests.spark.recovery_kit import assert_exact, counted, expected_lines, file
 from tests.unit.spark.job_on_threads import start_job, until
 from tests.unit.spark.thread_gang import ThreadGang
 from tests.unit.taskmanager.small_jobs import environment
+from tidegate.common import run_end
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, JobCancelledError, JobSuspendedError
 from tidegate.common.job_status import JobStatus
@@ -365,3 +366,22 @@ def test_a_program_may_try_again_to_lead_a_job_that_it_lost(lead: Callable[[], A
     second.close()
     led_here._led.clear()  # another program
     assert isinstance(lead(), EndedJobClient)
+
+
+def test_who_started_the_program_is_told_when_its_job_has_ended_for_good(
+    lead: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the program that has led it, and by each one that is started after that."""
+    told = tmp_path / "told"
+    monkeypatch.setenv(run_end.VARIABLE, str(told))
+    monkeypatch.setattr(run_end, "_jobs", {})
+    first = lead()
+    assert run_end.end_told(told) is None
+    assert first.put_end(JobStatus.FAILED, "it was like this") is Recording.WRITTEN
+    first.close()
+    assert run_end.end_told(told) == "FAILED"
+    told.unlink()
+    led_here._led.clear()  # another program
+    run_end._jobs.clear()
+    assert isinstance(lead(), EndedJobClient)
+    assert run_end.end_told(told) == "FAILED"

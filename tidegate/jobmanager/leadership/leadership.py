@@ -10,6 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 
+from tidegate.common import run_end
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.leadership.job_record import JobRecord, UnusableRecordError, decode, encode, why_not
@@ -254,6 +255,8 @@ class Leadership:
             if not self._keeper.held() or self._has_given_up():
                 break
         self._end_recorded = outcome is Recording.WRITTEN
+        if self._end_recorded:
+            run_end.has_ended(self.where, status)
         return outcome
 
     def close(self) -> None:

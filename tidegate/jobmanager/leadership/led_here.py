@@ -3,6 +3,7 @@ not taken for one of them that has ended already."""
 
 from __future__ import annotations
 
+from tidegate.common import run_end
 from tidegate.common.errors import ConfigurationError
 from tidegate.jobmanager.leadership.leadership import Leadership
 
@@ -25,3 +26,4 @@ def refuse_second(leadership: Leadership, job_name: str) -> None:
 def remember(leadership: Leadership) -> None:
     """It leads now."""
     _led[leadership.where] = leadership
+    run_end.leads(leadership.where)

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from tidegate.common import options
+from tidegate.common import options, run_end
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.job_status import JobStatus
 from tidegate.common.log_lines import LogSettings
 from tidegate.graph.driver_sides import StartingJob
 from tidegate.graph.picklability import check_picklable
@@ -66,6 +67,7 @@ class StreamingRuntime(Runtime):
         except JobHasEndedError as error:
             leadership.close()
             log.warning("%s", error)
+            run_end.has_ended(leadership.where, JobStatus[error.record.status])
             return EndedJobClient(error.record, str(error), graph, configuration)
         except BaseException:
             leadership.close()
