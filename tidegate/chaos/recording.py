@@ -68,8 +68,10 @@ class _TwoPhaseRecorder(SinkWriter[Any, tuple[str, str]]):
     def flush(self, end_of_input: bool) -> None:
         if not self._records:
             return
-        final = os.path.join(self._folder, f"{self._prefix}-{self._next:08}-{self._subtask:04}.records")
-        pending = os.path.join(self._folder, f".{uuid.uuid4().hex}.pending")
+        # A name that nobody else has: what comes again stands beside what was committed before, and never replaces it.
+        unique = uuid.uuid4().hex
+        final = os.path.join(self._folder, f"{self._prefix}-{self._next:08}-{self._subtask:04}-{unique}.records")
+        pending = os.path.join(self._folder, f".{unique}.pending")
         _write(pending, self._records)
         self._prepared.append((pending, final))
         self._records = []
