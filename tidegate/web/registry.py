@@ -66,7 +66,8 @@ def withdraw(path: Path) -> None:
 
 
 def running_jobs() -> list[JobRecord]:
-    """Oldest first. Files of processes that are gone are removed."""
+    """Oldest first. Files of processes that are gone are removed, as are those that hold no record; one that cannot be
+    read stays: the reason may pass."""
     found = []
     try:
         paths = sorted(jobs_directory().glob("*.json"))
@@ -75,9 +76,9 @@ def running_jobs() -> list[JobRecord]:
     for path in paths:
         try:
             record = msgspec.json.decode(path.read_bytes(), type=JobRecord)
-        except FileNotFoundError:
-            continue  # ended in this moment
-        except (OSError, *UNREADABLE):
+        except OSError:
+            continue  # it ended in this moment, or cannot be read just now: the file may be that of a job which runs
+        except UNREADABLE:
             withdraw(path)
             continue
         if record.host not in ("", socket.gethostname()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -61,6 +62,21 @@ def test_files_of_dead_processes_and_broken_ones_are_removed(state_home: Path) -
     assert not dead.exists()
     assert not reused.exists() or not registry.process_start(os.getpid())
     assert not broken.exists()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_file_that_cannot_be_read_just_now_stays(
+    state_home: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    publish(record())
+
+    def fails(path: Path) -> bytes:
+        raise OSError(error, os.strerror(error), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", fails)
+        assert running_jobs() == []
+    assert running_jobs() == [record()]
 
 
 def _fields(of: JobRecord) -> dict[str, Any]:
