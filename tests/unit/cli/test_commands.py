@@ -114,7 +114,10 @@ def test_ui_serves_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
         with urllib.request.urlopen(request, timeout=10) as response:
             assert json.loads(response.read()) == {"jobs": []}
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        try:
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 def test_without_jobs_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
