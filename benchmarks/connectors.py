@@ -1,21 +1,28 @@
 """Kafka and PostgreSQL: the connectors' own code against bare loops with the same clients and settings, in one run.
 
 What is compared is what the connectors add: readers and writers are driven as a task drives them, without a job around
-them. A broker and a database are started for it (see `tests/connectors`).
+them; one more figure is that of a whole job, from its first record to its last. A broker and a database are started for
+it (see `tests/connectors`).
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Figure
 from tests.connectors.broker import Broker, running_broker
 from tests.connectors.database import Database, running_database
 from tests.connectors.kafka_kit import WallClock, barrier, builder, open_writer
+from tests.connectors.on_processes import environment, processes_for_spark, run_job
+from tidegate.common import WatermarkStrategy
 from tidegate.common.serialization import ByteArraySchema, SimpleStringSchema
+from tidegate.connectors.discard import DiscardingSink, DiscardingWriter
 from tidegate.connectors.kafka.offsets import KafkaOffsetsInitializer
 from tidegate.connectors.kafka.source import KafkaSource
 from tidegate.connectors.postgres.sink import PostgresSink
@@ -31,29 +38,38 @@ def run(quick: bool) -> list[Figure]:
     with running_broker() as broker:
         topic = broker.create_topic("in", 2)
         broker.produce(topic, [VALUE.encode()] * records)
-        figures += _compared(
-            "KafkaSource", records, lambda: _bare_read(broker, topic), lambda: _read(broker, topic), 0.7
-        )
-        figures += _compared(
-            "KafkaSink, exactly once, a checkpoint a second",
-            records,
-            lambda: _bare_write(broker, records),
-            lambda: _write(broker, records),
-            0.7,
-        )
+        for pair in kafka_pairs(broker, topic, records):
+            figures += _compared(records, *pair)
     with running_database() as database:
-        rows = records // 4
-        figures += _compared(
-            "PostgresSink, append", rows, lambda: _bare_copy(database, rows), lambda: _append(database, rows), 0.6
-        )
-        figures += _compared(
-            "PostgresSink, upsert", rows, lambda: _bare_upsert(database, rows), lambda: _upsert(database, rows), 0.6
-        )
+        for pair in postgres_pairs(database, records // 4):
+            figures += _compared(records // 4, *pair)
     return figures
 
 
+Pair = tuple[str, Callable[[], float], Callable[[], float], float]
+"""What is compared: the seconds of a bare loop, ours, and the ratio that is wanted."""
+
+
+def kafka_pairs(broker: Broker, topic: str, records: int) -> list[Pair]:
+    """The topic holds so many records."""
+    bare_since_first, job = partial(_bare_read, broker, topic, since_first=True), partial(_run_job, broker, topic)
+    bare_write, write = partial(_bare_write, broker, records), partial(_write, broker, records)
+    return [
+        ("KafkaSource", partial(_bare_read, broker, topic), partial(_read, broker, topic), 0.7),
+        ("KafkaSource -> discard, a job with a checkpoint a second", bare_since_first, job, 0.7),
+        ("KafkaSink, exactly once, a checkpoint a second", bare_write, write, 0.7),
+    ]
+
+
+def postgres_pairs(database: Database, rows: int) -> list[Pair]:
+    return [
+        ("PostgresSink, append", partial(_bare_copy, database, rows), partial(_append, database, rows), 0.6),
+        ("PostgresSink, upsert", partial(_bare_upsert, database, rows), partial(_upsert, database, rows), 0.6),
+    ]
+
+
 def _compared(
-    name: str, count: int, bare: Callable[[], float], ours: Callable[[], float], wanted: float
+    count: int, name: str, bare: Callable[[], float], ours: Callable[[], float], wanted: float
 ) -> list[Figure]:
     """The better of two runs each, in turn: the machine is not always the same."""
     times = [(bare(), ours()) for _ in range(2)]
@@ -75,20 +91,64 @@ def _source(broker: Broker, topic: str) -> KafkaSource:
     return build.build()
 
 
-def _bare_read(broker: Broker, topic: str) -> float:
+def _bare_read(broker: Broker, topic: str, since_first: bool = False) -> float:
+    """`since_first`: from the first records, as of a job, not from the opening of the client."""
     from confluent_kafka import Consumer, TopicPartition
 
     source = _source(broker, topic)
     splits: list[Any] = list(source.create_splits(1))
     began = time.perf_counter()
-    consumer = Consumer(source._consumer_settings())
+    consumer = Consumer(source._consumer_settings(0))
     consumer.assign([TopicPartition(s.topic, s.partition, s.start) for s in splits])
     left, kept = sum(s.stop - s.start for s in splits), 0
     while kept < left:
-        kept += len([m.value() for m in consumer.consume(10_000, 0.05) if m.error() is None])
+        found = len([m.value() for m in consumer.consume(10_000, 0.05) if m.error() is None])
+        if since_first and found and not kept:
+            began = time.perf_counter()
+        kept += found
     took = time.perf_counter() - began
     consumer.close()
     return took
+
+
+class TimedDiscard(DiscardingSink):
+    """Tells when its first records came and when its input had ended, and how many there were."""
+
+    def __init__(self, told: Path) -> None:
+        self._told = told
+
+    def create_writer(self, context: SinkContext) -> TimedWriter:
+        return TimedWriter(self._told)
+
+
+class TimedWriter(DiscardingWriter):
+    def __init__(self, told: Path) -> None:
+        self._told = told
+        self._began = 0.0
+        self._count = 0
+
+    def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
+        self._began = self._began or time.perf_counter()
+        self._count += len(values)
+
+    def flush(self, end_of_input: bool) -> None:
+        if end_of_input:
+            self._told.write_text(f"{time.perf_counter() - self._began} {self._count}")
+
+
+def _run_job(broker: Broker, topic: str) -> float:
+    """A job with one slot, which is a process of its own."""
+    with tempfile.TemporaryDirectory() as folder, processes_for_spark():
+        env = environment(1)
+        env.enable_checkpointing(1000).get_checkpoint_config().set_checkpoint_storage_dir(f"{folder}/checkpoints")
+        stream = env.from_source(_source(broker, topic), WatermarkStrategy.no_watermarks(), "in")
+        stream.sink_to(TimedDiscard(Path(folder, "told")))
+        run_job(env)
+        took, count = Path(folder, "told").read_text().split()
+    splits: list[Any] = list(_source(broker, topic).create_splits(1))
+    if int(count) != sum(split.stop - split.start for split in splits):
+        raise RuntimeError(f"{count} records came to the sink")
+    return float(took)
 
 
 def _read(broker: Broker, topic: str) -> float:

@@ -90,7 +90,8 @@ def latencies(interval: int, seconds: int) -> list[float]:
     source: Any = DataGeneratorSource(_now, records_per_second=_RATE)
     stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "times").key_by(first).map(_rest)
     found: list[float] = []
-    with stream.execute_and_collect("latency") as results:
+    records: Any = stream.execute_and_collect("latency")
+    with records as results:
         began = 0.0
         for number, made in results:
             now = time.time()
@@ -202,4 +203,4 @@ def _per_key_rate(records: int) -> float:
     finally:
         query.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    return records / (min(took) / 1000)
+    return records / (float(min(took)) / 1000)

@@ -20,6 +20,7 @@ import multiprocessing.synchronize
 import socket
 import threading
 import time
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -151,7 +152,7 @@ def memory(minutes: float, out: str) -> None:
     with open(out, "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(("seconds", "driver MB", "completed checkpoints", "threads"))
-        client = env.execute_async("memory of the driver")
+        client: Any = env.execute_async("memory of the driver")
         began = time.monotonic()
         here = psutil.Process()
         while time.monotonic() - began < minutes * 60:
