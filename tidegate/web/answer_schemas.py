@@ -19,13 +19,26 @@ from tidegate.jobmanager.job_view import (
     OperatorView,
     SettingView,
     StageView,
+    StateView,
     StatusChange,
     WorkerInfo,
 )
 
 Schema = dict[str, Any]
 
-_PARTS = (EdgeView, JobView, Lag, MetricReport, OperatorView, Range, SettingView, StageView, StatusChange, WorkerInfo)
+_PARTS = (
+    EdgeView,
+    JobView,
+    Lag,
+    MetricReport,
+    OperatorView,
+    Range,
+    SettingView,
+    StageView,
+    StateView,
+    StatusChange,
+    WorkerInfo,
+)
 _REFERENCES, COMPONENTS = msgspec.json.schema_components(_PARTS, ref_template="#/components/schemas/{name}")
 """COMPONENTS: of the parts of a published view, by name."""
 _OF = dict(zip(_PARTS, _REFERENCES, strict=True))
@@ -51,6 +64,10 @@ def _by_name(schema: Schema) -> Schema:
 
 def _object(**fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+
+
+def _with_optional(one: Schema, **fields: Schema) -> Schema:
+    return {**one, "properties": {**one["properties"], **fields}}
 
 
 def _and(one: Schema, **fields: Schema) -> Schema:
@@ -155,6 +172,39 @@ _FAILURE = _object(
     caught_up=_maybe(_TRUTH),
     catch_up_ms=_maybe(_MS),
 )
+_SHOWN = {"type": _TEXT, "text": {"type": "string", "description": "For people; long ones are cut."}}
+_VALUE: Schema = {"description": "What is there, when JSON can say it."}
+_ANY = _with_optional(_object(**_SHOWN), value=_VALUE)
+_ANSWER = _object(
+    key=_ANY,
+    found=_TRUTH,
+    checkpoint={**_maybe(_WHOLE), "description": "That the value belongs to; null for a live one."},
+    watermark={**_maybe(_WHOLE), "description": "Of the task when it was read; null for a committed one."},
+    attempt={**_maybe(_WHOLE), "description": "Of the job, for a live one."},
+)
+_STATE_ANSWER: Schema = {
+    "anyOf": [
+        {
+            **_with_optional(
+                _and({**_ANSWER, "properties": {**_ANSWER["properties"], "found": {"const": True}}}, **_SHOWN),
+                value=_VALUE,
+                window=_ANY,
+            ),
+            "description": "What a key has; `window` when it was asked of one window, or found by a scan.",
+        },
+        {
+            **_and(_ANSWER, windows=_list(_with_optional(_object(window=_ANY, **_SHOWN), value=_VALUE))),
+            "description": "What a key has in each of its windows.",
+        },
+        {
+            **_with_optional(
+                {**_ANSWER, "properties": {**_ANSWER["properties"], "found": {"const": False}}}, window=_ANY
+            ),
+            "description": "A key that has nothing.",
+        },
+    ]
+}
+_ACCESS = _object(access={"enum": ["read", "full"]})
 _PATH = _object(path=_TEXT)
 
 ANSWERS: dict[str, Schema] = {
@@ -184,10 +234,14 @@ ANSWERS: dict[str, Schema] = {
     "checkpoint": _and(_CHECKPOINT, vertices=_list(_VERTEX_CHECKPOINT)),
     "exceptions": _object(failures=_list(_FAILURE), restarts=_WHOLE),
     "metrics": _object(metrics=_list(_OF[MetricReport]), totals=_list(_OF[MetricReport])),
+    "states": _object(states=_list(_OF[StateView])),
+    "state": _object(operator=_TEXT, state=_TEXT, level={"enum": ["live", "committed"]}, answers=_list(_STATE_ANSWER)),
     "config": _object(configuration=_list(_OF[SettingView])),
     "savepoint": _PATH,
     "stop": _PATH,
     "cancel": _object(status=_TEXT),
-    "session": _object(access={"enum": ["none", "read", "full"]}),
+    "session": _ACCESS,
+    "login": _ACCESS,
+    "logout": _object(),
 }
 """By the name of a route."""

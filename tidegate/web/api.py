@@ -48,7 +48,6 @@ _STATIC = {  # the page: path -> file, content type
         for name in ("app", "checkpoints", "dom", "figures", "graph", "metrics", "plot", "state", "views")
     },
 }
-_SESSIONS = (("POST", "/v1/login"), ("POST", "/v1/logout"))
 JSON = "application/json"
 
 _DIRECTORY = {"type": ["string", "null"], "description": "The folder that gets the savepoint; else the job's setting."}
@@ -105,10 +104,14 @@ ROUTES = (
           {"directory": _DIRECTORY, "drain": _DRAIN}),
     Route("POST", "/v1/jobs/{job}/cancel", "cancel", "End the job at once; answers when it has ended."),
     Route("GET", "/v1/session", "session", "What the caller may do: {\"access\": \"read\" or \"full\"}."),
+    Route("POST", "/v1/login", "login", "For browsers: a session in a cookie in exchange for a token.",
+          {"token": {"type": "string"}}, required=("token",), public=True, sets_cookie=True),
+    Route("POST", "/v1/logout", "logout", "The end of the session of the cookie.", public=True, sets_cookie=True),
     Route("GET", "/metrics", "prometheus", "The jobs that have not ended, as Prometheus text.", {}, "text/plain"),
 )  # fmt: skip
 
 _PATTERNS = [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path)), route) for route in ROUTES]
+_PUBLIC = {(route.method, route.path) for route in ROUTES if route.public}
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Api:
     @staticmethod
     def is_public(method: str, path: str) -> bool:
         """Whether anybody may make the call: it shows nothing of a job."""
-        return (method == "GET" and path in _STATIC) or (method, path) in _SESSIONS
+        return (method == "GET" and path in _STATIC) or (method, path) in _PUBLIC
 
     def admit(self, method: str, path: str, headers: Mapping[str, str]) -> Answer | None:
         """Why the request gets nothing; None when it is let in."""
@@ -186,10 +189,6 @@ class Api:
         match (method, path):
             case ("GET", "/openapi.json"):
                 return as_json(200, describe(ROUTES))
-            case ("POST", "/v1/login"):
-                return self._login(arguments)
-            case ("POST", "/v1/logout"):
-                return as_json(200, {}, {"Set-Cookie": self._gate.logout(headers)})
             case ("GET", "/v1/session"):
                 return as_json(200, {"access": self._gate.access(headers, False).name.lower()})
         others = set()
@@ -198,6 +197,12 @@ class Api:
             if found is not None and route.method == method:
                 if route.name == "state":
                     return self._state(found.groupdict(), query)
+                if unknown := set(arguments) - set(route.body):
+                    return problem(400, f"{route.path} does not take {', '.join(sorted(map(repr, unknown)))}")
+                if route.name == "login":
+                    return self._login(arguments)
+                if route.name == "logout":
+                    return as_json(200, {}, {"Set-Cookie": self._gate.logout(headers)})
                 return self._call(route, path, found.groupdict(), arguments)
             if found is not None:
                 others.add(route.method)
@@ -234,8 +239,6 @@ class Api:
         directory, drain = arguments.get("directory"), arguments.get("drain", False)
         if not isinstance(directory, str | None) or not isinstance(drain, bool):
             return problem(400, "'directory' has to be a string, 'drain' true or false")
-        if unknown := set(arguments) - set(route.body):
-            return problem(400, f"{route.path} does not take {', '.join(sorted(map(repr, unknown)))}")
         job = parts.get("job", "")
         match route.name:
             case "jobs":

@@ -17,9 +17,12 @@ class Route:
     path: str  # {name} stands for one part of it
     name: str
     summary: str
-    body: dict[str, Any] = field(default_factory=dict)  # the fields that its JSON may have, all optional, as schemas
+    body: dict[str, Any] = field(default_factory=dict)  # the fields that its JSON may have, as schemas
     content_type: str = "application/json"  # of the answer
     query: dict[str, Any] = field(default_factory=dict)  # what may stand behind the `?`, all optional, as schemas
+    required: tuple[str, ...] = ()  # of the fields of the body, those that have to be there
+    public: bool = False  # anybody may make the call: it shows and changes nothing of a job
+    sets_cookie: bool = False
 
 
 _PARAMETERS: dict[str, dict[str, Any]] = {
@@ -29,6 +32,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "state": {"schema": {"type": "string"}, "description": "Name of a state; `window-contents` for that of windows."},
     "checkpoint": {"schema": {"type": "integer", "minimum": 1}, "description": "Number of a checkpoint."},
 }
+_COOKIE = {"description": "The session, which scripts cannot read.", "schema": {"type": "string"}}
 _ERRORS = {
     "400": "The request is wrong.",
     "401": "The token is missing or wrong.",
@@ -36,7 +40,7 @@ _ERRORS = {
     "404": "There is no such thing.",
     "405": "There is no such method.",
     "409": "The job cannot do it now.",
-    "503": "Too many calls at once: try again.",
+    "503": "Too many calls at once, or a job that does not answer at its own port: try again.",
 }
 
 
@@ -52,16 +56,23 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
             ]
             + [{"name": name, "in": "query", "required": False, **what} for name, what in route.query.items()],
             "responses": {
-                "200": {"description": "Done.", "content": {route.content_type: {"schema": _schema(route)}}},
+                "200": {
+                    "description": "Done.",
+                    **({"headers": {"Set-Cookie": _COOKIE}} if route.sets_cookie else {}),
+                    "content": {route.content_type: {"schema": _schema(route)}},
+                },
                 **{code: _error(code, text) for code, text in _ERRORS.items()},
             },
         }
+        if route.public:
+            call["security"] = []
         if route.method == "POST":
+            body = {"type": "object", "properties": route.body, "additionalProperties": False}
             call["requestBody"] = {
-                "required": False,
+                "required": bool(route.required),
                 "content": {
                     "application/json": {
-                        "schema": {"type": "object", "properties": route.body, "additionalProperties": False}
+                        "schema": {**body, "required": list(route.required)} if route.required else body
                     }
                 },
             }

@@ -7,12 +7,11 @@ import json
 import threading
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.unit.web.web_kit import MARKUP, FakeJobs, sample_view
+from tests.unit.web.web_kit import MARKUP, FakeJobs, check_described, sample_view
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import BUSY_MS, CounterValue, GaugeValue, MetricReport
@@ -27,6 +26,7 @@ from tidegate.web.answer_schemas import ANSWERS
 from tidegate.web.api import ROUTES, Api
 from tidegate.web.openapi import describe
 from tidegate.web.prometheus import text
+from tidegate.web.remote import RemoteJobError
 
 
 def ask(path: str, view: JobView | None = None) -> Any:
@@ -208,14 +208,48 @@ def test_every_described_path_answers() -> None:
 
 def test_every_document_is_what_its_description_says() -> None:
     """Fields that are missing, that are new and that are of another kind are found."""
-    view, description = sample_view(), describe(ROUTES)
+    view = sample_view()
     api = Api(FakeJobs(view), Gate(), threading.Event())
     last = view.checkpoints.history[-1].checkpoint_id
     for route in ROUTES:
-        if route.method == "GET" and route.name in ANSWERS:
+        if route.content_type == "application/json" and route.method == "GET":
             path = route.path.format(job=view.job_id, vertex=1, checkpoint=last, operator="count", state="seen")
-            schema = {**ANSWERS[route.name], "components": description["components"]}
-            jsonschema.Draft202012Validator(schema).validate(json.loads(api.answer("GET", path, {}, b"").body))
+            for query in ("", "key=a&key=b&key=c&key=d&level=committed") if route.name == "state" else ("",):
+                headers = {"Authorization": f"Bearer {api._gate.token}"}
+                check_described(route.name, json.loads(api.answer("GET", path, headers, b"", query).body))
+
+
+def test_sessions_are_described_and_their_answers_are_so() -> None:
+    api = Api(FakeJobs(), Gate(), threading.Event())
+    opened = api.answer("POST", "/v1/login", {}, msgspec.json.encode({"token": api._gate.read_token}))
+    check_described("login", json.loads(opened.body))
+    assert set(opened.headers) == {"Set-Cookie"}
+    closed = api.answer("POST", "/v1/logout", {}, b"")
+    check_described("logout", json.loads(closed.body))
+    for body in (b"{}", b'{"token": "x", "more": 1}', b'{"token": null}'):
+        assert api.answer("POST", "/v1/login", {}, body).status == 400
+    description = describe(ROUTES)["paths"]
+    assert {path for path, calls in description.items() for call in calls.values() if call.get("security") == []} == {
+        "/v1/login",
+        "/v1/logout",
+    }
+
+
+def test_every_json_answer_has_a_schema_of_its_own() -> None:
+    assert {route.name for route in ROUTES if route.content_type == "application/json"} == set(ANSWERS)
+
+
+def test_a_job_that_does_not_answer_is_503_as_it_is_described() -> None:
+    class Silent(FakeJobs):
+        def document(self, job_id: str, path: str) -> bytes | None:
+            raise RemoteJobError("job x does not answer: its process 7 is there, but stopped or overloaded")
+
+    answer = Api(Silent(), Gate(), threading.Event()).answer("GET", f"/v1/jobs/{'abcd' * 8}", {}, b"")
+    assert answer.status == 503
+    assert "does not answer" in json.loads(answer.body)["error"]
+    for path in describe(ROUTES)["paths"].values():
+        for call in path.values():
+            assert "a job that does not answer" in call["responses"]["503"]["description"]
 
 
 def test_downtime_of_a_job_that_has_restarted_more_often_than_its_history_goes_back() -> None:

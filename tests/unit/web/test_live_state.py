@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from tests.unit.taskmanager.small_jobs import environment, ticks
 from tests.unit.web.page_kit import Page
 from tests.unit.web.test_rest import ask, request
-from tests.unit.web.web_kit import MARKUP, FakeJobs
+from tests.unit.web.web_kit import MARKUP, FakeJobs, check_described
 from tidegate.cli import state as state_command
-from tidegate.common import Row, Types
+from tidegate.common import Row, Time, Types
 from tidegate.common.errors import ConfigurationError
 from tidegate.datastream import KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from tidegate.datastream.window import TumblingProcessingTimeWindows
 from tidegate.jobmanager.job_view import JobView
 from tidegate.testing.in_process_job import InProcessJob
 from tidegate.web import live_state
@@ -114,6 +116,37 @@ def test_states_and_keys_over_rest(jobs: JobOverRest, server: Any) -> None:
     ] * 2
     assert len(scanned) == 3
     assert one["value"] == [["2026-01-01", MARKUP]]
+
+
+def test_what_is_answered_is_what_its_description_says(jobs: JobOverRest, server: Any) -> None:
+    check_described("states", ask(server, "GET", at(jobs, "/state"))[1])
+    for state in ("count", "pages seen/by day"):
+        for level in ("live", "committed"):
+            for keys in ((), ("user 1", "nobody")):
+                question = StateQuestion(keys, level)
+                status, answer = ask(server, "GET", at(jobs, path_of("users", state, question)))
+                assert (status, answer["level"], len(answer["answers"])) == (200, level, len(keys) or 5)
+                check_described("state", answer)
+
+
+def test_what_windows_have_is_answered_as_its_description_says() -> None:
+    env = environment({})
+    keyed = ticks(env, burst=40, every_ms=10.0).key_by(lambda i: i % 3, Types.LONG())
+    windows = keyed.window(TumblingProcessingTimeWindows.of(Time.milliseconds(500)))
+    windows.reduce(lambda a, b: a + b).uid("sums").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.advance(300)
+        handle = job.get_state("sums", "window-contents")
+        for question in (
+            StateQuestion(("0", "1", "5")),
+            StateQuestion(),
+            StateQuestion(("0", "5"), window="[0, 500]"),
+        ):
+            found = live_state.answer(handle, question)
+            check_described("state", json.loads(msgspec.json.encode(found)))
+            assert len(found["answers"]) == (len(question.keys) or 3)
+            first = found["answers"][0]
+            assert ("windows" in first) == (bool(question.keys) and not question.window)
 
 
 def test_who_may_look_may_not_change_and_nobody_looks_without_a_token(jobs: JobOverRest, server: Any) -> None:

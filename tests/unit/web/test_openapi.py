@@ -46,4 +46,6 @@ def test_every_call_answers_as_it_is_described(case: schemathesis.Case, server: 
         and len(case.path_parameters["job"]) % 2
     ):
         case.path_parameters["job"] = "abcd" * 8  # a job that is there
+    if case.path == "/v1/login" and isinstance(case.body, dict) and isinstance(case.body.get("token"), str):
+        case.body["token"] = rest.token
     case.call_and_validate(base_url=url, headers={"Authorization": f"Bearer {rest.token}"}, timeout=20)

@@ -7,16 +7,20 @@ import time
 from functools import cache
 from typing import Any
 
+import jsonschema
 import msgspec
 
 from tests.unit.taskmanager.small_jobs import environment, ticks
 from tidegate.common.errors import ConfigurationError, SnapshotError
+from tidegate.common.typeinfo import TypeInformation
 from tidegate.datastream import KeyedProcessFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.job_view import JobView
+from tidegate.jobmanager.live_state import StateAnswer, StateLevel
 from tidegate.testing.in_process_job import InProcessJob
-from tidegate.web import documents
+from tidegate.web import documents, live_state
+from tidegate.web.answer_schemas import ANSWERS, COMPONENTS
 from tidegate.web.jobs import no_such_job
 from tidegate.web.live_state import StateQuestion
 
@@ -70,6 +74,34 @@ def sample_view(name: str = MARKUP, parallelism: int = 2) -> JobView:
     return publisher.view
 
 
+def check_described(route: str, document: Any) -> None:
+    """Whether what a call has answered is what its description says. Raises ValidationError."""
+    schema = {**ANSWERS[route], "components": {"schemas": COMPONENTS}}
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+class FakeState:
+    """As `StateHandle`: a key has, in turn, a value, nothing, a value in each of two windows, what JSON cannot say."""
+
+    operator, state = "count", "seen"
+    key_type: TypeInformation | None = None
+    key_types = ("str",)
+
+    def get_many(self, keys: list[Any], *, level: StateLevel, window: Any) -> list[StateAnswer]:
+        live = level is StateLevel.LIVE
+        where: dict[str, Any] = {"attempt": 1, "watermark": 1_000} if live else {"checkpoint": 7}
+        made: list[dict[str, Any]] = [
+            {"value": [1, None, MARKUP], "found": True, "window": window},
+            {"value": None, "found": False},
+            {"value": {(0, 10): 2, (10, 20): {3}}, "found": True, "by_window": True},
+            {"value": float("nan"), "found": True},
+        ]
+        return [StateAnswer(key=key, level=level, **where, **made[i % len(made)]) for i, key in enumerate(keys)]
+
+    def scan(self, limit: int, *, level: StateLevel) -> list[StateAnswer]:
+        return self.get_many(["a", (1, "b")][:limit], level=level, window=(0, 10))
+
+
 class FakeJobs:
     """`tidegate.web.jobs.Jobs` of one job; calls that change it are kept."""
 
@@ -106,10 +138,12 @@ class FakeJobs:
 
     def read_state(self, job_id: str, operator: str, state: str, question: StateQuestion) -> dict[str, Any]:
         self.view(job_id)
-        if question.level not in ("live", "committed") or not 1 <= question.limit <= 1_000:
+        if not 1 <= question.limit <= 1_000:
             raise ConfigurationError("as a real job refuses it")
+        handle: Any = FakeState()
+        found = live_state.answer(handle, question)
         self.calls.append(("state", operator, state, question))
-        return {"operator": operator, "state": state, "level": question.level, "answers": []}
+        return found
 
     def cancel(self, job_id: str) -> str:
         self.view(job_id)
