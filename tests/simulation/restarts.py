@@ -52,8 +52,15 @@ class Restarts:
 
     def _latest(self, claim: bool) -> RestorePoint | None:
         sim = self._sim
-        found = [sim.latest_checkpoint(claim, self._abandoned), self._base, sim.savepoints_taken.latest_stop()]
+        found = [sim.latest_checkpoint(claim, self._abandoned), self._kept_base(), sim.savepoints_taken.latest_stop()]
         return max((p for p in found if p is not None), key=lambda p: p.checkpoint_id, default=None)
+
+    def _kept_base(self) -> RestorePoint | None:
+        """What the present run was started from, unless that was a checkpoint which has been replaced since."""
+        sim, base = self._sim, self._base
+        if base is None or base.metadata.savepoint or base.root != sim.storage.root:
+            return base
+        return base if base.checkpoint_id in sim.storage.completed_checkpoints() else None
 
     def resume_stopped(self, point: RestorePoint) -> None:
         """The job had ended with a savepoint, and now runs again."""
