@@ -373,6 +373,35 @@ def downtime_ms(view: JobView, now_ms: float) -> float:
     return view.downtime_ms + (0.0 if since is None else max(0.0, now_ms - since))
 
 
+def job_figures(view: JobView, now_ms: float) -> dict[str, float]:
+    """The metrics of the job as a whole, by Flink's names where Flink has one: all are gauges, those of the latest
+    completed checkpoint are there once there is one."""
+    figures: dict[str, float] = {
+        "running": float(view.status_name == "RUNNING"),
+        "uptime": (now_ms if view.ended_ms is None else view.ended_ms) - view.started_ms,
+        "downtime": downtime_ms(view, now_ms),
+        "numRestarts": view.attempt,
+        "numberOfCompletedCheckpoints": view.checkpoints.completed,
+        "numberOfFailedCheckpoints": view.checkpoints.failed,
+        "numberOfInProgressCheckpoints": view.checkpoints.in_progress,
+    }
+    completed = _completed(view)
+    if completed:
+        last = completed[-1]
+        figures |= {
+            "lastCompletedCheckpointId": last.checkpoint_id,
+            "lastCheckpointSize": last.state_bytes,
+            "lastCheckpointFullSize": last.full_bytes,
+            "lastCheckpointPersistedData": last.inflight_bytes,
+        }
+        for name, value in (
+            ("lastCheckpointDuration", last.duration_ms),
+            ("lastCheckpointCompletedTimestamp", last.ended_ms),
+        ):
+            figures |= {} if value is None else {name: value}
+    return figures
+
+
 def _downtime_after(view: JobView, failure: AttemptFailure) -> float | None:
     """From a failure until the job ran again, maybe after more failures; None when it did not."""
     found = next((r for r in view.recoveries if r.attempt == failure.attempt), None)

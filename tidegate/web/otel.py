@@ -22,11 +22,10 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.metric_values import CounterValue, GaugeValue, HistogramValue, MeterValue, MetricReport
-from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.fault_tolerance.checkpoint_view import CheckpointView
 from tidegate.jobmanager.catch_up import RecoveryView
 from tidegate.jobmanager.job_view import JobView
-from tidegate.web.documents import downtime_ms
+from tidegate.web.documents import job_figures
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
@@ -160,23 +159,7 @@ def metrics_of(view: JobView, now_ms: float) -> MetricsData:
 
 
 def _of_job(view: JobView, now_ms: float) -> Iterator[Metric]:
-    ended = now_ms if view.ended_ms is None else view.ended_ms
-    values: dict[str, float] = {
-        "uptime": ended - view.started_ms,
-        "downtime": downtime_ms(view, now_ms),
-        "numRestarts": view.attempt,
-        "numberOfCompletedCheckpoints": view.checkpoints.completed,
-        "numberOfFailedCheckpoints": view.checkpoints.failed,
-        "numberOfInProgressCheckpoints": view.checkpoints.in_progress,
-    }
-    completed = [c for c in view.checkpoints.history if c.status is CheckpointStatus.COMPLETED]
-    if completed:
-        values |= {
-            "lastCheckpointDuration": completed[-1].duration_ms or 0.0,
-            "lastCheckpointSize": completed[-1].state_bytes,
-            "lastCheckpointFullSize": completed[-1].full_bytes,
-        }
-    for name, value in values.items():
+    for name, value in job_figures(view, now_ms).items():
         yield _metric(f"tidegate.job.{name}", GaugeValue(float(value)), [({}, GaugeValue(float(value)))], view, now_ms)
 
 
@@ -191,6 +174,9 @@ def _of_tasks(view: JobView, now_ms: float) -> Iterator[Metric]:
             place |= {"operator": operators.get(metric.operator, ""), "group": ".".join(metric.scope[2:])}
         if _is_number(metric):
             points.setdefault((f"{prefix}.{metric.name}", type(metric.value)), []).append((place, metric.value))
+        if metric.operator and isinstance(metric.value, MeterValue):  # a task has a counter besides
+            count = CounterValue(metric.value.count)
+            points.setdefault((f"{prefix}.{metric.name}.count", CounterValue), []).append((place, count))
     for (name, _), found in points.items():
         yield _metric(name, found[0][1], found, view, now_ms)
 
@@ -218,7 +204,8 @@ def _metric(name: str, kind: Any, points: Iterable[tuple[dict[str, Any], Any]], 
     match kind:
         case CounterValue():
             counted = [NumberDataPoint(place, start, now, value.count) for place, value in points]
-            data = Sum(counted, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+            grows = not name.startswith("tidegate.operator.")  # functions may count down
+            data = Sum(counted, AggregationTemporality.CUMULATIVE, is_monotonic=grows)
         case HistogramValue():
             spread = [
                 HistogramDataPoint(

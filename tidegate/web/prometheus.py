@@ -1,4 +1,9 @@
-"""Jobs as Prometheus text. Names are Flink's behind `tidegate_job_`, `tidegate_task_` and `tidegate_operator_`."""
+"""Jobs as Prometheus text. Names are Flink's behind `tidegate_job_`, `tidegate_task_` and `tidegate_operator_`.
+
+Counters of tasks are counters. Those of functions are gauges, as with Flink's reporter: they have a `dec()`, and to
+Prometheus a counter that goes down was set back. A meter is its rate, and that of a function `_count` too; what a
+distribution keeps is a summary without quantiles, with `_min`, `_max` and `_mean` beside it.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +39,8 @@ from tidegate.common.metric_values import (
     MeterValue,
     MetricReport,
 )
-from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.jobmanager.job_view import JobView
-from tidegate.web.documents import downtime_ms
+from tidegate.web.documents import job_figures
 from tidegate.web.jobs import SilentJob
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -130,28 +134,8 @@ def text(jobs: Iterable[JobView | SilentJob], now_ms: float) -> bytes:
 
 
 def _add_job(families: _Families, view: JobView, now_ms: float) -> None:
-    labels = [view.job_id, view.name]
-
-    def gauge(name: str, number: float | None) -> None:
-        if number is not None:
-            families.add(GaugeMetricFamily, f"tidegate_job_{name}", _JOB, labels, number)
-
-    gauge("running", float(view.status_name == "RUNNING"))
-    gauge("uptime", (now_ms if view.ended_ms is None else view.ended_ms) - view.started_ms)
-    gauge("downtime", downtime_ms(view, now_ms))
-    gauge("numRestarts", view.attempt)
-    gauge("numberOfCompletedCheckpoints", view.checkpoints.completed)
-    gauge("numberOfFailedCheckpoints", view.checkpoints.failed)
-    gauge("numberOfInProgressCheckpoints", view.checkpoints.in_progress)
-    completed = [c for c in view.checkpoints.history if c.status is CheckpointStatus.COMPLETED]
-    if completed:
-        last = completed[-1]
-        gauge("lastCompletedCheckpointId", last.checkpoint_id)
-        gauge("lastCheckpointDuration", last.duration_ms)
-        gauge("lastCheckpointSize", last.state_bytes)
-        gauge("lastCheckpointFullSize", last.full_bytes)
-        gauge("lastCheckpointPersistedData", last.inflight_bytes)
-        gauge("lastCheckpointCompletedTimestamp", last.ended_ms)
+    for name, number in job_figures(view, now_ms).items():
+        families.add(GaugeMetricFamily, f"tidegate_job_{name}", _JOB, [view.job_id, view.name], number)
 
 
 def _add(families: _Families, view: JobView, vertex_name: str, operators: dict[str, str], metric: MetricReport) -> None:
@@ -161,12 +145,24 @@ def _add(families: _Families, view: JobView, vertex_name: str, operators: dict[s
         labels, prefix = _OPERATOR, "tidegate_operator_"
         values += [operators.get(metric.operator, ""), ".".join(metric.scope[2:])]
     name = prefix + metric.name
+
+    def gauge(number: float, ending: str = "") -> None:
+        families.add(GaugeMetricFamily, name + ending, labels, values, number)
+
     match metric.value:
+        case CounterValue(count) if metric.operator:  # functions may count down
+            gauge(count)
         case CounterValue(count):
             families.add(CounterMetricFamily, name, labels, values, count)
         case GaugeValue(value):
-            families.add(GaugeMetricFamily, name, labels, values, math.nan if value is None else value)
-        case MeterValue(_, rate):
-            families.add(GaugeMetricFamily, name, labels, values, rate)
-        case HistogramValue(count, total):
+            gauge(math.nan if value is None else value)
+        case MeterValue(count, rate):
+            gauge(rate)
+            if metric.operator:  # a task has a counter besides
+                gauge(count, "_count")
+        case HistogramValue(count, total, minimum, maximum):
             families.add(SummaryMetricFamily, name, labels, values, count, total)
+            if minimum is not None and maximum is not None:
+                gauge(minimum, "_min")
+                gauge(maximum, "_max")
+                gauge(total / count, "_mean")

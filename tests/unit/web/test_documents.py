@@ -14,7 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.web.web_kit import MARKUP, FakeJobs, check_described, sample_view
 from tidegate.common.ids import AttemptNumber
 from tidegate.common.job_status import JobStatus
-from tidegate.common.metric_values import BUSY_MS, CounterValue, GaugeValue, MetricReport
+from tidegate.common.metric_values import (
+    BUSY_MS,
+    CounterValue,
+    GaugeValue,
+    HistogramValue,
+    MeterValue,
+    MetricReport,
+)
 from tidegate.jobmanager.catch_up import Lag, RecoveryView, RecoveryWatch
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job_publisher import StatusHistory
@@ -181,6 +188,39 @@ def test_prometheus_text_is_read_by_its_own_parser() -> None:
     assert families["tidegate_job_lastCheckpointDuration"].samples
 
 
+def test_what_functions_measure_keeps_its_meaning_for_prometheus() -> None:
+    """A counter that may go down is no counter there, and nothing that was measured is left out."""
+    view = sample_view()
+    measured = {
+        "open": CounterValue(-2),
+        "events": MeterValue(30, 1.5),
+        "sizes": HistogramValue(4, 12.0, 1.0, 7.0),
+        "nothing yet": HistogramValue(0),
+    }
+    metrics = [
+        MetricReport(1, 0, name, value, view.vertices[1].operators[0].operator_id, ("count", "0"))
+        for name, value in measured.items()
+    ]
+    read = text([msgspec.structs.replace(view, metrics=tuple(metrics))], 0).decode()
+    families = list(text_string_to_metric_families(read))
+    kinds = {f.name: f.type for f in families if f.name.startswith("tidegate_operator")}
+    values = {s.name.removeprefix("tidegate_operator_"): s.value for f in families for s in f.samples}
+    assert kinds["tidegate_operator_open"] == "gauge"
+    assert kinds["tidegate_operator_sizes"] == "summary"
+    assert {name: values[name] for name in values if not name.startswith("tidegate_job")} == {
+        "open": -2,
+        "events": 1.5,
+        "events_count": 30,
+        "sizes_count": 4,
+        "sizes_sum": 12,
+        "sizes_min": 1,
+        "sizes_max": 7,
+        "sizes_mean": 3,
+        "nothing_yet_count": 0,
+        "nothing_yet_sum": 0,
+    }
+
+
 def test_jobs_that_have_ended_are_not_scraped() -> None:
     view = msgspec.structs.replace(sample_view(), ended_ms=5.0, status_name="FAILED")
     api = Api(FakeJobs(view), Gate(), threading.Event())
@@ -278,7 +318,8 @@ def test_names_that_are_one_to_prometheus_give_one_series() -> None:
     vertices = (view.vertices[0], msgspec.structs.replace(vertex, operators=twice), *view.vertices[2:])
     named = [(f"id{i}", name) for i in range(2) for name in ("seen", "a-b", "a_b")]
     metrics = [MetricReport(1, 0, name, CounterValue(n), o, ("Map", "0")) for n, (o, name) in enumerate(named)]
-    metrics += [MetricReport(1, 0, "seen_total", GaugeValue(9.0), "id0", ("Map", "0"))]
+    metrics += [MetricReport(1, 0, "sizes", HistogramValue(1, 2.0, 2.0, 2.0), "id0", ("Map", "0"))]
+    metrics += [MetricReport(1, 0, f"sizes_{end}", GaugeValue(9.0), "id0", ("Map", "0")) for end in ("sum", "max")]
     view = msgspec.structs.replace(view, vertices=vertices, metrics=tuple(metrics))
     lines = [line for line in text([view], 0).decode().splitlines() if line.startswith("tidegate_operator")]
     series = [line.rpartition(" ")[0] for line in lines]

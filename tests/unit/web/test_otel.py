@@ -13,17 +13,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.spark.job_on_threads import start_job, until
 from tests.unit.taskmanager.small_jobs import Count, environment, ticks
 from tests.unit.web.web_kit import MARKUP, sample_view
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, JobCancelledError
-from tidegate.common.metric_values import GaugeValue, HistogramValue, MetricReport
+from tidegate.common.metric_values import CounterValue, GaugeValue, HistogramValue, MeterValue, MetricReport
 from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.catch_up import RecoveryView
 from tidegate.jobmanager.job_view import JobView
 from tidegate.web.otel import OtelPush, OtelSettings
+from tidegate.web.prometheus import text
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="pip install 'tidegate[otel]'")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -107,12 +109,23 @@ def test_a_job_pushes_what_its_setting_says(receiver: Receiver, monkeypatch: pyt
     assert {"Checkpoint", "CheckpointSubtask"} <= {span.name for span in receiver.spans()}
 
 
+def test_what_is_pushed_of_a_job_is_what_prometheus_is_told(receiver: Receiver) -> None:
+    view = msgspec.structs.replace(sample_view(), metrics=())
+    push(receiver, view)
+    pushed = {name.removeprefix("tidegate.job.") for name in receiver.points()}
+    told = {f.name.removeprefix("tidegate_job_") for f in text_string_to_metric_families(text([view], 0).decode())}
+    assert pushed == told - {"answers"}
+    assert {"running", "lastCompletedCheckpointId", "lastCheckpointCompletedTimestamp"} < pushed
+
+
 def test_metrics_have_their_kinds_and_their_places(receiver: Receiver) -> None:
     view = sample_view()
     operator = view.vertices[1].operators[0].operator_id
     spread = MetricReport(1, 0, "sizes", HistogramValue(3, 12.0, 2.0, 7.0), operator, ("count", "0", "parser"))
     odd = MetricReport(1, 0, "odd", GaugeValue(float("nan")), operator, ("count", "0"))
-    push(receiver, msgspec.structs.replace(view, metrics=(*view.metrics, spread, odd)))
+    fewer = MetricReport(1, 0, "open", CounterValue(-2), operator, ("count", "0"))
+    meter = MetricReport(1, 0, "events", MeterValue(30, 1.5), operator, ("count", "0"))
+    push(receiver, msgspec.structs.replace(view, metrics=(*view.metrics, spread, odd, fewer, meter)))
     (resource,) = receiver.metrics[-1].resource_metrics
     assert attributes(resource.resource)["service.name"] == MARKUP
     assert attributes(resource.resource)["service.instance.id"] == view.job_id
@@ -125,6 +138,10 @@ def test_metrics_have_their_kinds_and_their_places(receiver: Receiver) -> None:
     assert {attributes(p)["subtask"] for p in records.data_points} == {0, 1}
     assert points["tidegate.task.busyTimeMsPerSecond"].WhichOneof("data") == "gauge"
     assert points["tidegate.task.numRecordsInPerSecond"].WhichOneof("data") == "gauge"
+    assert not points["tidegate.operator.open"].sum.is_monotonic  # functions may count down
+    assert points["tidegate.operator.open"].sum.data_points[0].as_int == -2
+    assert points["tidegate.operator.events"].gauge.data_points[0].as_double == 1.5
+    assert points["tidegate.operator.events.count"].sum.data_points[0].as_int == 30
     (sizes,) = points["tidegate.operator.sizes"].histogram.data_points
     assert (sizes.count, sizes.sum, sizes.min, sizes.max) == (3, 12.0, 2.0, 7.0)
     assert (attributes(sizes)["operator"], attributes(sizes)["group"]) == (f"{MARKUP} count", "parser")
