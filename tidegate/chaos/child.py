@@ -138,6 +138,7 @@ class Watch:
             savepoint=self._savepoint,
             scalable=self._rewritten.scalable,
             checkpoints=self._rewritten.checkpoints,
+            at_least_once=self._rewritten.at_least_once,
         )
         write_result(self._segment.folder, self._segment.number, result)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidegate.chaos.attributes import changing_attributes
 from tidegate.chaos.differences import (
@@ -11,6 +12,8 @@ from tidegate.chaos.differences import (
     differing_states,
     example,
     keyed_states,
+    lasting_states,
+    lost_keys,
     orders,
     unreadable_states,
 )
@@ -28,7 +31,8 @@ class Verdict:
 
     run: Run
     sinks: list[SinkVerdict] = field(default_factory=list)
-    state: list[str] = field(default_factory=list)  # differences, one sentence each
+    state: list[str] = field(default_factory=list)  # differences that the guarantee does not allow, one sentence each
+    recounted: list[str] = field(default_factory=list)  # those that at least once allows, likewise
     suspects: list[str] = field(default_factory=list)
     uncompared: list[str] = field(default_factory=list)  # state that could not be looked at, and why
 
@@ -43,28 +47,63 @@ class Verdict:
         return self.run.ended and (self.run.verified is None if self.run.decided else self.same)
 
 
-def compare(expected: Run, run: Run, ordered: frozenset[str] = frozenset()) -> Verdict:
-    """`ordered`: the ids of the sinks whose records of one key have an order that must be kept."""
+def compare(expected: Run, run: Run, ordered: frozenset[str] = frozenset(), *, undisturbed: bool = False) -> Verdict:
+    """`ordered`: the ids of the sinks whose records of one key have an order that must be kept. `undisturbed`: no fault
+    was to come in `run` either.
+
+    With checkpoints of at least once a recovery may count records into state twice, as the guarantee says, and what
+    comes out of that state has other values then. So, in rounds: values behind state and values of state may differ,
+    and that is only said; but no key may have fewer records than undisturbed, no state may have lost a key, and no
+    source may have given less. Sinks with no state before them have every record of the undisturbed run and no other.
+    """
     verdict = Verdict(run)
     if not run.ended or not run.segments:
         return verdict
+    recounts = run.segments[-1].at_least_once and not undisturbed
+    behind_state = _behind_state(run) if recounts else set()
     for operator in run.segments[-1].operators:
+        recounted = operator.operator_id in behind_state
         if operator.kind == "sink" and operator.recorded:
             wanted, found = (list(recorded(one.folder, operator.operator_id)) for one in (expected, run))
             in_order = operator.operator_id in ordered
-            verdict.sinks.append(compare_records(operator.name, operator.guarantee, wanted, found, in_order))
+            verdict.sinks.append(compare_records(operator.name, operator.guarantee, wanted, found, in_order, recounted))
         elif operator.kind == "sink":
-            verdict.sinks.append(_compare_handed(operator, expected, run))
-    verdict.state, verdict.uncompared = compare_state(expected, run)
+            verdict.sinks.append(_compare_handed(operator, expected, run, recounted))
+    states = compare_state(expected, run)
+    verdict.uncompared = states.uncompared
+    if recounts:
+        verdict.state, verdict.recounted = states.lost + _sources_with_less(expected, run), states.differences
+    else:
+        verdict.state = states.differences
     if not verdict.same:
-        verdict.suspects = suspects(expected, run)
+        verdict.suspects = suspects(expected, run, recounts)
     return verdict
 
 
-def _compare_handed(operator: OperatorSeen, expected: Run, run: Run) -> SinkVerdict:
+def _behind_state(run: Run) -> set[str]:
+    """The operators that have state, or one before them."""
+    found: set[str] = set()
+    for operator in run.segments[-1].operators:  # in topological order
+        if operator.stateful or found.intersection(operator.inputs):
+            found.add(operator.operator_id)
+    return found
+
+
+def _sources_with_less(expected: Run, run: Run) -> list[str]:
+    """A source and what counts it stand in one chain, so its total is exact with every kind of checkpoint."""
+    want, have = totals(expected.folder), totals(run.folder)
+    found = []
+    for operator in run.segments[-1].operators:
+        one, other = want.get(operator.operator_id), have.get(operator.operator_id)
+        if operator.kind == "source" and one is not None and other is not None and other.count < one.count:
+            found.append(f"'{operator.name}' has given {other.count} records instead of {one.count}")
+    return found
+
+
+def _compare_handed(operator: OperatorSeen, expected: Run, run: Run, recounted: bool) -> SinkVerdict:
     """Of a sink that was kept: what it was handed. What it has made of that is for a command of the user to tell."""
     wanted, found = (_handed(operator, totals(one.folder)) for one in (expected, run))
-    verdict = SinkVerdict(f"into {operator.name}", operator.guarantee, found.count)
+    verdict = SinkVerdict(f"into {operator.name}", operator.guarantee, found.count, recounted=recounted)
     verdict.lost, verdict.doubled = max(0, wanted.count - found.count), max(0, found.count - wanted.count)
     if wanted.count != found.count:
         example(verdict, f"it was handed {found.count} records instead of {wanted.count}")
@@ -113,7 +152,15 @@ def order_remarks(first: Run, second: Run, ordered: frozenset[str], order_by: st
     return found
 
 
-def compare_state(expected: Run, run: Run) -> tuple[list[str], list[str]]:
+class StateComparison(NamedTuple):
+    """One sentence each."""
+
+    differences: list[str]
+    lost: list[str]  # lasting states without keys that they have undisturbed; in `differences` as well
+    uncompared: list[str]
+
+
+def compare_state(expected: Run, run: Run) -> StateComparison:
     """Keyed state at the end, by operator, state, key and window: what differs, and what could not be compared."""
     paths = latest_state(expected), latest_state(run)
     missing = [one for one, path in zip((expected, run), paths, strict=True) if path is None]
@@ -121,29 +168,36 @@ def compare_state(expected: Run, run: Run) -> tuple[list[str], list[str]]:
         where = ", ".join(
             f"{one.name} has left no checkpoint that could be read in {checkpoints_of(one)}" for one in missing
         )
-        return [], [f"keyed state at the end is not compared: {where}"]
+        return StateComparison([], [], [f"keyed state at the end is not compared: {where}"])
     unpickle, serialization.unpickle = serialization.unpickle, stand_ins.loads  # classes of a script are not here
     try:
         before, after = (keyed_states(path) for path in paths if path is not None)
+        lasting = lasting_states(str(paths[0]))
     except TidegateError as error:
-        return [], [f"keyed state at the end is not compared: {error}"]
+        return StateComparison([], [], [f"keyed state at the end is not compared: {error}"])
     finally:
         serialization.unpickle = unpickle
-    return differing_states(before, after), unreadable_states(before, after)
+    return StateComparison(
+        differing_states(before, after), lost_keys(before, after, lasting), unreadable_states(before, after)
+    )
 
 
 # ---------------------------------------------------------------- who it was
 
 
-def suspects(expected: Run, run: Run) -> list[str]:
-    """The operators whose output differs although that of all operators before them is the same."""
+def suspects(expected: Run, run: Run, recounts: bool = False) -> list[str]:
+    """The operators whose output differs although that of all operators before them is the same. `recounts`: records
+    may count twice, so none but a source is suspected that has not emitted less."""
     want, have = totals(expected.folder), totals(run.folder)
     found: list[str] = []
     tainted: set[str] = set()
     for operator in run.segments[-1].operators:
         one, other = want.get(operator.operator_id), have.get(operator.operator_id)
         below = any(upstream in tainted for upstream in operator.inputs)
-        if below or (one is not None and other is not None and one != other):
+        differs = one is not None and other is not None and one != other
+        if recounts and one is not None and other is not None and operator.kind != "source":
+            differs = other.count < one.count
+        if below or differs:
             tainted.add(operator.operator_id)
             if not below and one is not None and other is not None:
                 attributes = changing_attributes(expected.folder, operator.operator_id)

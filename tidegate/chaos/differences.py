@@ -14,6 +14,7 @@ from tidegate.snapshots import iterate_state, list_states
 
 _EXAMPLES = 3
 _OWN_STATES = ("tidegate.",)  # of the runtime: offsets, committables
+_LASTING = ("value", "reducing", "aggregating")  # lists and maps are also what waits, and goes when its time has come
 _UNREADABLE = "<unreadable>"  # in the place of a key, with the reason for a value
 
 States = dict[tuple[str, str], dict[str, str]]
@@ -30,24 +31,35 @@ class SinkVerdict:
     changed: int = 0  # records that no undisturbed run has
     out_of_order: int = 0
     examples: list[str] = field(default_factory=list)
+    recounted: bool = False  # state before it may have counted records twice, so that values are others
 
     @property
     def held(self) -> bool:
         if self.guarantee == "exactly once":
             return not (self.lost or self.doubled or self.changed or self.out_of_order)
-        return not (self.lost or self.changed) if self.guarantee == "at least once" else True
+        if self.guarantee == "at least once":
+            return not self.lost and (self.recounted or not self.changed)
+        return True
 
 
 def compare_records(
-    name: str, guarantee: str, wanted: Sequence[Recorded], found: Sequence[Recorded], ordered: bool
+    name: str,
+    guarantee: str,
+    wanted: Sequence[Recorded],
+    found: Sequence[Recorded],
+    ordered: bool,
+    recounted: bool = False,
 ) -> SinkVerdict:
-    """Of one sink. `ordered`: its records of one key have an order that an exactly-once sink must keep."""
-    verdict = SinkVerdict(name, guarantee, len(found))
+    """Of one sink. `ordered`: its records of one key have an order that an exactly-once sink must keep. `recounted`:
+    see `SinkVerdict`; a value that is missing is no lost record then, as long as its key has as many records."""
+    verdict = SinkVerdict(name, guarantee, len(found), recounted=recounted)
     want, have = Counter(r.digest for r in wanted), Counter(r.digest for r in found)
     texts = {r.digest: r.text for r in (*wanted, *found)}
+    if recounted:
+        _count_fewer(verdict, wanted, found)
     for one, count in want.items():
         missing = count - have[one]
-        if missing > 0:
+        if missing > 0 and not recounted:
             verdict.lost += missing
             example(verdict, f"lost: {texts[one]}")
         elif missing < 0:
@@ -64,6 +76,20 @@ def compare_records(
                 verdict.out_of_order += sum(a != b for a, b in zip(order, expected[key], strict=True))
                 example(verdict, f"out of order among the records of one key, for example {texts[order[0]]}")
     return verdict
+
+
+def _count_fewer(verdict: SinkVerdict, wanted: Sequence[Recorded], found: Sequence[Recorded]) -> None:
+    """A key that has fewer records than undisturbed has lost some. Where keys turn up that no undisturbed run has, the
+    field is none that names who a record is of: then all records count together."""
+    want, have = Counter(r.key for r in wanted), Counter(r.key for r in found)
+    if have.keys() - want.keys():
+        want, have = Counter({b"": len(wanted)}), Counter({b"": len(found)})
+    fewer = want - have
+    verdict.lost += fewer.total()
+    texts = {r.key: r.text for r in wanted}
+    for key, count in fewer.items():
+        of = f" of a key, as {texts[key]}" if key else ""
+        example(verdict, f"lost: {have[key]} instead of {want[key]} records{of} ({count} fewer)")
 
 
 def example(verdict: SinkVerdict, text: str) -> None:
@@ -95,6 +121,20 @@ def differing_states(want: States, have: States) -> list[str]:
     return found
 
 
+def lost_keys(want: States, have: States, lasting: set[tuple[str, str]]) -> list[str]:
+    """One sentence for each of the `lasting` states that is without keys which it has undisturbed."""
+    found = []
+    for name in sorted(lasting & want.keys()):
+        entries = want[name]
+        gone = sorted(entries.keys() - have.get(name, {}).keys())
+        if gone and _UNREADABLE not in have.get(name, {}):
+            found.append(
+                f"state '{name[1]}' of '{name[0]}' has lost {len(gone)} of {len(entries)} keys, for example key "
+                f"{gone[0]}: {entries[gone[0]]} undisturbed"
+            )
+    return found
+
+
 def unreadable_states(want: States, have: States) -> list[str]:
     """One sentence for each state that both sides have and neither can show whole: its values say nothing then, though
     they do not differ."""
@@ -103,6 +143,15 @@ def unreadable_states(want: States, have: States) -> list[str]:
         for (operator, state), entries in sorted(want.items())
         if _UNREADABLE in entries and _UNREADABLE in have.get((operator, state), {})
     ]
+
+
+def lasting_states(path: str) -> set[tuple[str, str]]:
+    """The states of a checkpoint of which a key, once it is there, is not expected to go: (operator, state)."""
+    return {
+        (one.operator, one.state)
+        for one in list_states(path)
+        if one.kind in _LASTING and not (one.per_namespace or one.time_to_live)
+    }
 
 
 def keyed_states(path: str) -> States:

@@ -118,6 +118,9 @@ class Report:
             found.append("two runs without any fault differ: what the command says decides, and nothing else")
         for verdict in [self.undisturbed, *self.rounds]:
             found += [one for one in (*verdict.suspects, *verdict.state) if one not in found]
+        for verdict in self.rounds:
+            recounted = [f"at least once has counted records twice: {one}" for one in verdict.recounted]
+            found += [one for one in recounted if one not in found]
         for operator in self.expected.segments[-1].operators:
             if operator.kind == "sink" and operator.guarantee != "exactly once":
                 doubled = sum(s.doubled for v in self.rounds for s in v.sinks if s.name == operator.name)

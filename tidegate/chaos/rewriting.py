@@ -16,9 +16,10 @@ from tidegate.common.ids import OperatorId
 from tidegate.connectors.record_cache import CacheSink
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.contracts.connectors import Boundedness, DeliveryGuarantee, Sink
+from tidegate.contracts.functions import CheckpointedFunction
 from tidegate.graph.boundedness import unbounded_sources
 from tidegate.graph.job_graph import ChainLink, JobGraph, JobVertex, OperatorNode
-from tidegate.graph.operator_specs import MapSpec, SinkFunctionSpec, SinkSpec, SourceSpec
+from tidegate.graph.operator_specs import BroadcastProcessSpec, MapSpec, SinkFunctionSpec, SinkSpec, SourceSpec
 from tidegate.jobmanager.runtime import Submission
 
 _INTERVAL_MS = 250
@@ -48,6 +49,7 @@ class Rewritten:
     notes: tuple[str, ...]
     scalable: int  # the parallelism of what runs in parallel; 0: nothing does
     checkpoints: str  # the folder in which they are
+    at_least_once: bool  # state may count records twice after a recovery
 
 
 def rewrite(submission: Submission, segment: Segment) -> Rewritten:
@@ -66,7 +68,8 @@ def rewrite(submission: Submission, segment: Segment) -> Rewritten:
     instrument = ChaosInstrument(segment, graph.num_slots, timeout_s, targets)
     rewritten = dataclasses.replace(submission, graph=graph, configuration=configuration, instrument=instrument)
     checkpoints = options.read(configuration, options.CHECKPOINT_DIR) or ""
-    return Rewritten(rewritten, operators, tuple(notes), scalable if scalable > 1 else 0, checkpoints)
+    parallel = scalable if scalable > 1 else 0
+    return Rewritten(rewritten, operators, tuple(notes), parallel, checkpoints, not exactly_once)
 
 
 def _check(graph: JobGraph, segment: Segment) -> None:
@@ -173,10 +176,21 @@ def _operators(graph: JobGraph, segment: Segment, exactly_once: bool) -> tuple[O
                     inputs=tuple(inputs.get(node.operator_id, ())),
                     guarantee=guarantee,
                     recorded=is_sink and (collects or not segment.keep_sinks),
+                    stateful=_is_stateful(node),
                     parallelism=vertex.parallelism,
                 )
             )
     return tuple(found)
+
+
+def _is_stateful(node: OperatorNode) -> bool:
+    """With state of its own, or of the user's function. What a function keeps in attributes is no state."""
+    spec = node.spec
+    return (
+        spec.keyed
+        or isinstance(spec, BroadcastProcessSpec)
+        or (not isinstance(spec, SourceSpec) and isinstance(spec.user_function, CheckpointedFunction))
+    )
 
 
 def guarantee_of(node: OperatorNode, exactly_once: bool) -> DeliveryGuarantee:

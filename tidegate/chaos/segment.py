@@ -78,6 +78,7 @@ class OperatorSeen(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]  # operator ids
     guarantee: str = ""  # of a sink: exactly once, at least once, none
     recorded: bool = False  # its records are compared
+    stateful: bool = False  # what it emits may depend on what it has counted before
     parallelism: int = 1
 
 
@@ -104,6 +105,7 @@ class SegmentResult(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0  # that tasks have taken in, in all attempts, about
     savepoint: str | None = None  # the job was stopped with it, to be rescaled
     scalable: int = 0  # the parallelism of what runs in parallel; 0: nothing does
+    at_least_once: bool = False  # the job's checkpoints: state may count records twice after a recovery
     checkpoints: str = ""  # the folder in which they are; "": the one of the round
 
 

@@ -96,7 +96,7 @@ def _run(wishes: Wishes, folder: str, say: Callable[[str], None]) -> Report:
     second = more[0]
     say(f"undisturbed: {_seconds(first)} and, slowed down, {_seconds(second)}")
     ordered = ordered_sinks(first, second)
-    report = Report(wishes, second, compare(first, second))
+    report = Report(wishes, second, compare(first, second, undisturbed=True))
     if not report.comparable:
         return report
     report.remarks = order_remarks(first, second, ordered, wishes.order_by)

@@ -58,6 +58,7 @@ def run_in_process(
         status="FINISHED",
         restarts=job.restarts,
         checkpoints=rewrites.rewritten.checkpoints,
+        at_least_once=rewrites.rewritten.at_least_once,
     )
     struck: list[dict[str, object]] = [
         {"kind": "exception", "at_ms": 0.0} for fault in faults if fault not in job.faults.left

@@ -81,9 +81,9 @@ def test_damaged_metadata_is_no_equal_state(tmp_path: Path) -> None:
     one, other = (keeping(tmp_path / str(kept), kept) for kept in (1, 2))
     for metadata in (tmp_path / "2").rglob("_metadata"):
         metadata.write_bytes(b"nothing of the kind")
-    differences, uncompared = compare_state(one, other)
-    assert not differences
-    assert "keyed state at the end is not compared" in uncompared[0]
+    compared = compare_state(one, other)
+    assert not compared.differences
+    assert "keyed state at the end is not compared" in compared.uncompared[0]
 
 
 # ---------------------------------------------------------------- orders
