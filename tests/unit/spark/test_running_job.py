@@ -30,7 +30,7 @@ def test_the_folder_is_that_of_the_job_and_of_its_newest_leader(
         (tmp_path / name).mkdir()
     given = SimpleNamespace(key=options.CHECKPOINT_DIR.key, value=str(tmp_path), given=True)
     run(monkeypatch, "STREAMING", given)
-    assert running_job.checkpoints_of("orders") == str(tmp_path / found)
+    assert running_job.checkpoints_of("orders", {}) == str(tmp_path / found)
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_a_job_of_a_mode_without_checkpoints_says_what_can_be_read(
     given = SimpleNamespace(key=options.CHECKPOINT_DIR.key, value=str(tmp_path), given=with_folder)
     run(monkeypatch, mode, given)
     with pytest.raises(ConfigurationError, match=f"job orders .{JOB}. runs in {mode} mode.*{what_works}"):
-        running_job.checkpoints_of("orders")
+        running_job.checkpoints_of("orders", {})
