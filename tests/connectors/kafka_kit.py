@@ -87,5 +87,14 @@ def barrier(writer: Any) -> list[Any]:
     return prepared
 
 
+def commit(committer: Any, transactions: Sequence[Any]) -> None:
+    """Commits as a job does: what the broker is still at work on ("try again") is handed in once more."""
+    deadline = time.monotonic() + 60
+    left = list(transactions)
+    while left := committer.commit(left):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
 def numbers(*parts: range) -> list[str]:
     return [str(n) for part in parts for n in part]

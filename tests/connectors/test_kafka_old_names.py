@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.connectors.broker import Broker
-from tests.connectors.kafka_kit import barrier, builder, numbers, open_writer, write
+from tests.connectors.kafka_kit import barrier, builder, commit, numbers, open_writer, write
 from tests.connectors.test_kafka_source import Reading, of
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import SimpleStringSchema
@@ -143,17 +143,12 @@ def test_a_transaction_that_was_lost_is_an_error_unless_that_is_to_be_ignored(br
     (transaction,) = barrier(writer)
     writer.committer._client.ended(transaction.transactional_id, transaction.producer_id, transaction.epoch, False, 10)
 
-    def commit() -> None:
-        deadline = time.monotonic() + 30
-        while writer.committer.commit([transaction]):  # the broker is at it
-            assert time.monotonic() < deadline
-
     with pytest.raises(KafkaError, match=r"has aborted .*transaction\.timeout\.ms"):
-        commit()
+        commit(writer.committer, [transaction])
     writer.close()
     committer = sink.ignore_failures_after_transaction_timeout().create_committer()
     assert committer is not None
-    assert committer.commit([transaction]) == []
+    commit(committer, [transaction])
     committer.close()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.connectors.broker import Broker, running_broker
-from tests.connectors.kafka_kit import barrier, builder, numbers, open_writer, write
+from tests.connectors.kafka_kit import barrier, builder, commit, numbers, open_writer, write
 from tidegate.common import WatermarkStrategy
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError
@@ -48,12 +48,12 @@ def test_records_are_seen_after_the_commit_and_a_commit_may_be_repeated(broker: 
     write(writer, numbers(range(10, 20)))  # behind the barrier: of the next transaction
     assert broker.values(topic) == []
     for _ in range(2):
-        assert writer.committer.commit(first) == []
+        commit(writer.committer, first)
         assert sorted(broker.values(topic), key=int) == numbers(range(10))
     second = barrier(writer)
     assert barrier(writer) == []  # nothing was written: nothing to commit
     writer.close()
-    assert open_writer(builder(broker, topic).build(), restored=second).committer.commit([*first, *second]) == []
+    commit(open_writer(builder(broker, topic).build(), restored=second).committer, [*first, *second])
     assert sorted(broker.values(topic), key=int) == numbers(range(20))
 
 
@@ -234,10 +234,10 @@ def test_a_transaction_that_comes_near_its_timeout_is_warned_about(
     with caplog.at_level(logging.WARNING, logger="tidegate.connectors.kafka.sink"):
         after = sink.create_committer()
         assert after is not None
-        assert after.commit([dataclasses.replace(transaction, opened_ms=0.0)]) == []  # of an older snapshot
+        commit(after, [dataclasses.replace(transaction, opened_ms=0.0)])  # of an older snapshot
         assert not caplog.records
         for _ in range(2):
-            assert after.commit([long_ago]) == []
+            commit(after, [long_ago])
     (record,) = caplog.records
     assert "the broker aborts it after 30 s (transaction.timeout.ms)" in record.getMessage()
 
@@ -258,12 +258,12 @@ def test_the_fate_of_a_transaction_whose_topic_was_deleted(broker: Broker, topic
     writer = open_writer(builder(broker, topic).build())
     write(writer, ["gone"])
     (transaction,) = barrier(writer)
-    assert writer.committer.commit([transaction]) == []
+    commit(writer.committer, [transaction])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(10)
     assert client(broker).fate(transaction.witness) is Fate.DELETED
     stale = dataclasses.replace(transaction, epoch=transaction.epoch + 7)
-    assert writer.committer.commit([stale]) == []
+    commit(writer.committer, [stale])
     writer.close()
 
 
