@@ -24,8 +24,8 @@ from tidegate.common.serialization import ByteArraySchema, SimpleStringSchema
 from tidegate.connectors.kafka.producers import ProducerFactory
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema, KafkaTopicSelector
 from tidegate.connectors.kafka.settings import KafkaError
-from tidegate.connectors.kafka.sink import KafkaSink
-from tidegate.connectors.kafka.transactions import Fate, KafkaTransaction, TransactionClient, Witness
+from tidegate.connectors.kafka.sink import KafkaSink, TransactionLostError
+from tidegate.connectors.kafka.transactions import EndResult, Fate, KafkaTransaction, TransactionClient, Witness
 from tidegate.contracts.connectors import DeliveryGuarantee
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.graph.chaining import build_job_graph
@@ -252,7 +252,8 @@ def test_a_committable_of_an_older_version_is_read() -> None:
 
 
 def test_the_fate_of_a_transaction_whose_topic_was_deleted(broker: Broker, topic: str) -> None:
-    """As after a restart from an old savepoint: the end is not known, and there is nothing left to commit."""
+    """As after a restart from an old savepoint: the broker may as well have aborted it, before retention came. What may
+    be lost is never taken for done, unless the job allows it."""
     from confluent_kafka.admin import AdminClient
 
     writer = open_writer(builder(broker, topic).build())
@@ -263,7 +264,32 @@ def test_the_fate_of_a_transaction_whose_topic_was_deleted(broker: Broker, topic
     admin.delete_topics([topic])[topic].result(10)
     assert client(broker).fate(transaction.witness) is Fate.DELETED
     stale = dataclasses.replace(transaction, epoch=transaction.epoch + 7)
-    commit(writer.committer, [stale])
+    with pytest.raises(TransactionLostError, match=r"nobody can tell .*set_property\('tidegate.lost.transactions'"):
+        commit(writer.committer, [stale])
+    dropping = builder(broker, topic).set_property("tidegate.lost.transactions", "drop").build().create_committer()
+    assert dropping is not None
+    commit(dropping, [stale])
+    writer.close()
+
+
+def test_of_an_id_that_the_broker_has_forgotten_the_record_tells_whether_it_was_committed(
+    broker: Broker, topic: str
+) -> None:
+    """As from a savepoint that is older than the broker's transactional.id.expiration.ms (a week)."""
+    writer = open_writer(builder(broker, topic).build())
+    write(writer, ["committed"])
+    (done,) = barrier(writer)
+    commit(writer.committer, [done])
+    write(writer, ["aborted"])
+    (lost,) = barrier(writer)
+    ended = client(broker).ended(lost.transactional_id, lost.producer_id, lost.epoch, False, 30)
+    assert ended is EndResult.DONE
+    done, lost = (dataclasses.replace(t, transactional_id=f"{topic}-forgotten") for t in (done, lost))
+    assert client(broker).describe(done.transactional_id) is None
+    commit(writer.committer, [done])
+    with pytest.raises(TransactionLostError, match=r"aborted transaction .*-forgotten"):
+        commit(writer.committer, [lost])
+    assert broker.values(topic) == ["committed"]
     writer.close()
 
 

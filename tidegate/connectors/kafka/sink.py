@@ -292,12 +292,17 @@ class KafkaCommitter(Committer[KafkaTransaction]):
             f"transaction {transaction.transactional_id} (producer {transaction.producer_id}, epoch "
             f"{transaction.epoch}, topic {witness.topic}, partition {witness.partition}, offset {witness.offset})"
         )
-        if fate is Fate.DELETED:
-            _log.warning("KafkaSink: %s is no longer in the topic: retention, or the topic was made anew", what)
-            return True
         if self._drop_lost:
-            _log.warning("KafkaSink: the broker has aborted %s; its records are lost, as %s allows", what, _LOST)
+            _log.warning("KafkaSink: %s is taken for lost, as %s allows. %s", what, _LOST, fate.value)
             return True
+        if fate is Fate.DELETED:
+            raise TransactionLostError(
+                f"KafkaSink: nobody can tell any more whether {what}, which belongs to the checkpoint that this job "
+                "started from, was committed or aborted by the broker: retention has removed that place of the topic, "
+                "or the topic was deleted. Start from a later snapshot, or, if it was committed or may be lost, accept "
+                f"that with set_property('{_LOST}', 'drop'). Savepoints should not get older than retention.ms of the "
+                "topic"
+            )
         raise TransactionLostError(
             f"KafkaSink: the broker has aborted {what}, which belongs to the checkpoint that this job started from: it "
             f"was not committed within transaction.timeout.ms = {transaction.timeout_ms}, or somebody aborted it. Its "

@@ -32,7 +32,9 @@ _END_TXN_VERSION = 3
 _SECONDS = 15.0
 _BELIEVED_SECONDS = 5.0  # a topic that is unknown for so long was deleted: a broker that starts may not know it yet
 _DONE, _BUSY = 0, frozenset({14, 15, 16, 51, 7, 13})
-_GONE = frozenset({47, 48, 49, 90})
+_UNKNOWN_ID = 105  # TRANSACTIONAL_ID_NOT_FOUND: of an id that was not used for transactional.id.expiration.ms too
+_NO_RIGHT_TO_ID = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_GONE = frozenset({47, 48, 49, 90, _UNKNOWN_ID})
 _NO_LEADER = frozenset({5, 6})  # of a partition, while a broker starts
 T = TypeVar("T")
 
@@ -341,8 +343,6 @@ def _description(client: Any, group: str) -> tuple[Any, str]:
     return found, str(found.get("error") or "")
 
 
-_UNKNOWN_ID = 105  # TRANSACTIONAL_ID_NOT_FOUND
-_NO_RIGHT_TO_ID = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 OF_PRODUCERS = frozenset(
     {
         "enable.idempotence",
