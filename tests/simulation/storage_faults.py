@@ -97,9 +97,10 @@ class StorageFaults:
         if not completed:
             return False
         hit = completed[-1] if rng.random() < 0.7 else rng.choice(completed)
-        paths = sorted(checkpoint_files(hit) & files.content.keys())
+        # A file that was torn before its first byte has nothing left to damage.
+        paths = sorted(path for path in checkpoint_files(hit) & files.content.keys() if files.content[path])
         own = metadata_file(hit.checkpoint_id)
-        if (not paths or rng.random() < 0.2) and own in files.content:
+        if (not paths or rng.random() < 0.2) and files.content.get(own):
             paths = [own]
         if not paths:
             return False
