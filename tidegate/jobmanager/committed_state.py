@@ -6,8 +6,9 @@ answer until a newer one than any that was read is complete.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ from tidegate.storage.handles import KeyedSnapshot, OperatorMetadata
 from tidegate.storage.reader import StateSource
 
 _TRIES = 3
+_PATIENCE_S = 5.0  # for the look before this one
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ class CommittedAnswer:
 
 class CommittedState:
     """From any thread; reads come one after the other. `latest` gives the point that the job would go on from, `source`
-    what reads the files below a root, `now_ms` the time by which state expires."""
+    what reads the files below a root, `now_ms` the time by which state expires.
+
+    A storage that hangs keeps whoever reads it, but neither those who come after (StateNotReadableError, in a bounded
+    time) nor whoever closes this."""
 
     def __init__(
         self,
@@ -61,8 +66,9 @@ class CommittedState:
         self._latest = latest
         self._source = source
         self._now_ms = now_ms
-        self._lock = threading.Lock()
-        self._reader: SnapshotReader | None = SnapshotReader()  # None: closed
+        self._lock = threading.Lock()  # held while files are read, perhaps for ever: taken with a timeout only
+        self._reader = SnapshotReader()  # used by the holder of the lock
+        self._closed = threading.Event()
         self._newest = CheckpointId(0)  # that was ever answered from
 
     def get(self, operator_id: str, state: str, keys: Sequence[Any], window: tuple[Any, ...] | None) -> CommittedAnswer:
@@ -97,21 +103,39 @@ class CommittedState:
         return ReadRules(table.info.ttl_ms, self._now_ms())
 
     def close(self) -> None:
-        """Nothing can be read after it."""
-        with self._lock:
-            if self._reader is not None:
+        """Nothing can be read after it. Waits for nobody: a read that is under way cleans up when it ends."""
+        self._closed.set()
+        self._clean_up_if_closed()
+
+    def _clean_up_if_closed(self) -> None:
+        if self._closed.is_set() and self._lock.acquire(blocking=False):
+            try:
                 self._reader.close()
-                self._reader = None
+            finally:
+                self._lock.release()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[SnapshotReader]:
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            raise StateNotReadableError(
+                f"another look at the committed state has been reading for {_PATIENCE_S:g} s or more: its answer is "
+                "large, or the storage of the checkpoints is slow or does not answer"
+            )
+        try:
+            if self._closed.is_set():
+                raise StateReadError("the job is over, and its committed state is read no more")
+            yield self._reader
+        finally:
+            self._lock.release()
+            self._clean_up_if_closed()
 
     def _read(self, operator_id: str, state: str, read: Callable[[_Parts], list[Found]]) -> CommittedAnswer:
         """A checkpoint may be deleted while it is read: then there is a newer one."""
         for tries_left in reversed(range(_TRIES)):
             point = self._point()
             try:
-                with self._lock:
-                    if self._reader is None:
-                        raise StateReadError("the job is over, and its committed state is read no more")
-                    parts = _Parts(self._reader, self._source(point.root), point, operator_id, state)
+                with self._reading() as reader:
+                    parts = _Parts(reader, self._source(point.root), point, operator_id, state)
                     answer = CommittedAnswer(point.checkpoint_id, read(parts))
                     if point.checkpoint_id < self._newest:
                         continue

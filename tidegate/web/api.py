@@ -37,6 +37,10 @@ from tidegate.web.remote import RemoteJobError
 
 log = logging.getLogger("tidegate.rest")
 
+_MAX_LOOKS = 8
+"""Looks at state under way at once: a look may wait, and the calls that anybody may make at once (`rest.py`) are four
+times as many. So whoever may only look at the job does not keep others from it."""
+
 _EVENT_S = 1.0
 _KEEP_ALIVE_S = 10.0
 _SCRIPT = "text/javascript; charset=utf-8"
@@ -138,6 +142,7 @@ class Api:
         self._jobs = jobs
         self._gate = gate
         self._closing = closing  # the port is about to close: streams end
+        self._looks = threading.BoundedSemaphore(_MAX_LOOKS)
 
     @staticmethod
     def is_public(method: str, path: str) -> bool:
@@ -229,10 +234,16 @@ class Api:
             return problem(400, str(error))
         except UnicodeDecodeError:
             return problem(400, "the address is not UTF-8")
+        if not self._looks.acquire(blocking=False):
+            raise StateNotReadableError(
+                f"{_MAX_LOOKS} looks at state are under way, which is the most at once: try again"
+            )
         try:
             return as_json(200, self._jobs.read_state(parts["job"], operator, state, question))
         except ConfigurationError as error:
             return problem(400, str(error))
+        finally:
+            self._looks.release()
 
     def _call(self, route: Route, path: str, parts: dict[str, str], arguments: dict[str, Any]) -> Answer:
         jobs, now = self._jobs, time.time() * 1000

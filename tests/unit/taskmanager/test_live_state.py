@@ -4,6 +4,8 @@ parallelism; every kind of state and window; every bad question. The job never n
 from __future__ import annotations
 
 import random
+import tempfile
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,44 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_error(tmp_path: Pat
 
         committed._source = deleted  # type: ignore[method-assign]
         assert handle.get("k1", level="committed").checkpoint == job.completed[-1] > before
+
+
+@BACKENDS
+def test_a_storage_that_hangs_keeps_neither_others_who_look_nor_the_end_of_the_job(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tidegate.jobmanager.committed_state._PATIENCE_S", 0.01)
+    reads, hangs, told = threading.Event(), threading.Event(), []
+    with counting(tmp_path, backend, 1) as job:
+        job.advance(350)
+        handle = job.get_state("count", "count")
+        assert handle.get("k1", level="committed").found
+        job.advance(350)
+        committed = job._states.committed
+        source = committed._source
+
+        def hanging(root: str) -> Any:
+            reads.set()
+            hangs.wait(60)
+            return source(root)
+
+        committed._source = hanging  # type: ignore[method-assign]
+        looks = threading.Thread(target=lambda: told.append(handle.get("k1", level="committed")))
+        looks.start()
+        assert reads.wait(60)
+        with pytest.raises(StateNotReadableError, match=r"another look .* the storage of the checkpoints is slow"):
+            handle.get("k2", level="committed")
+        closes = threading.Thread(target=committed.close, daemon=True)
+        closes.start()
+        closes.join(60)
+        assert not closes.is_alive(), "the end of the job waits for a look at its state"
+        hangs.set()
+        looks.join(60)
+        assert told[0].found
+        with pytest.raises(StateReadError, match="the job is over"):
+            handle.get("k1", level="committed")
+    assert not list(tmp_path.glob("tidegate-committed-*"))
 
 
 def test_nothing_is_committed_before_the_first_checkpoint(tmp_path: Path) -> None:
@@ -495,8 +535,6 @@ def test_a_pattern_without_an_operator_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_checkpoint_are_not_kept_open_or_behind(tmp_path: Path) -> None:
-    import tempfile
-
     before = {p.name for p in Path(tempfile.gettempdir()).glob("tidegate-committed-*")}
     with counting(tmp_path, "rocksdb", 1) as job:
         job.advance(150)

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import json
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -193,6 +194,42 @@ def test_a_job_that_restarts_says_when_to_come_again(jobs: JobOverRest, server: 
     # What is committed can be read all the same.
     path = at(jobs, path_of("users", "count", StateQuestion(("user 1",), "committed")))
     assert ask(server, "GET", path)[1]["answers"][0]["value"] == 8
+
+
+def test_looks_that_hang_leave_calls_for_others() -> None:
+    class Hanging(FakeJobs):
+        begun, goes_on = threading.Semaphore(0), threading.Event()
+
+        def read_state(self, job_id: str, operator: str, state: str, question: StateQuestion) -> dict[str, Any]:
+            self.begun.release()
+            self.goes_on.wait(60)
+            return super().read_state(job_id, operator, state, question)
+
+    jobs = Hanging()
+    jobs.over.set()
+    rest = RestServer(jobs)
+    server = rest, rest.start()
+    path = at(jobs, "/state/count/seen?key=a")
+    told: list[int] = []
+    looking = [threading.Thread(target=lambda: told.append(ask(server, "GET", path)[0])) for _ in range(8)]
+    try:
+        for look in looking:
+            look.start()
+            assert jobs.begun.acquire(timeout=60)
+        headers = {"Authorization": f"Bearer {server[0].gate.read_token}"}
+        for _ in range(30):  # one more would take each call that there is
+            response, data = request(server, "GET", path, None, headers)
+            assert (response.status, response.getheader("Retry-After")) == (409, "1")
+            assert "8 looks at state are under way" in json.loads(data)["error"]
+        assert ask(server, "POST", at(jobs, "/cancel"))[0] == 200
+        jobs.goes_on.set()
+        for look in looking:
+            look.join(60)
+        assert told == [200] * 8
+        assert ask(server, "GET", path)[0] == 200
+    finally:
+        jobs.goes_on.set()
+        rest.close()
 
 
 def test_switched_off_it_is_refused() -> None:
