@@ -13,15 +13,18 @@ import time
 from tidegate.chaos.draws import DriverFault, driver_fault
 from tidegate.chaos.rewriting import ChaosError, Rewritten, rewrite
 from tidegate.chaos.segment import (
+    STOPPED,
     VARIABLE,
     FailureSeen,
     Segment,
     SegmentResult,
     note_fault,
+    problem_of,
     read_segment,
     say_problem,
     write_result,
 )
+from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import TidegateError
 from tidegate.common.job_status import JobStatus
 from tidegate.datastream.interception import intercept
@@ -33,6 +36,7 @@ NOT_FOR_CHAOS = 96
 """Exit code: the program cannot be put under chaos; `problem.txt` says why."""
 
 _LOOK_S = 0.1
+_ANSWER_S = 10.0  # for an answer that comes with the end of the job
 
 
 class Conductor:
@@ -65,16 +69,16 @@ class Conductor:
         self._watcher = threading.Thread(target=watch.run, name="tidegate-chaos", daemon=True)
         self._watcher.start()
 
-    def program_ended(self) -> int | None:
-        """The exit code, None: the program's own."""
+    def program_ended(self, well: bool) -> int | None:
+        """The exit code, None: the program's own. `well`: it has not failed; what has says itself why it ran no job."""
         if self._watcher is not None:
             self._watcher.join(60)
-        elif not os.path.exists(os.path.join(self._segment.folder, "problem.txt")):
+        elif well and problem_of(self._segment.folder) is None:
             say_problem(
                 self._segment.folder,
                 "the program ended without running a job: it has to call env.execute() (or execute_and_collect())",
             )
-        return NOT_FOR_CHAOS if os.path.exists(os.path.join(self._segment.folder, "problem.txt")) else None
+        return None if problem_of(self._segment.folder) is None else NOT_FOR_CHAOS
 
 
 class Watch:
@@ -85,6 +89,7 @@ class Watch:
         self._rewritten = rewritten
         self._client = client
         self._processed: dict[int, int] = {}  # records taken in, by attempt
+        self._stopping: CompletableFuture[str] | None = None  # with a savepoint, which this will be
         self._savepoint: str | None = None
 
     def run(self) -> None:
@@ -93,9 +98,12 @@ class Watch:
         while True:
             view = self._client.view()
             self._processed[view.attempt] = max(records_in(view.metrics), self._processed.get(view.attempt, 0))
-            self._write(view)
             if view.ended_ms is not None:
+                if self._stopping is not None:
+                    self._note_savepoint(self._stopping, _ANSWER_S)
+                self._write(view)
                 return
+            self._write(view)
             if running_since is None and view.status is JobStatus.RUNNING:
                 running_since = time.monotonic()
             due = fault is not None and running_since is not None and time.monotonic() > running_since + fault.after_s
@@ -104,19 +112,28 @@ class Watch:
             time.sleep(_LOOK_S)
 
     def _strike(self, fault: DriverFault) -> bool:
-        """False: it could not be done, and is tried again."""
+        """False: it is not done yet, and this is to be called again."""
         folder = self._segment.folder
         if fault.kind == "driver":
             note_fault(folder, "driver", where="driver", detail="SIGKILL of the driver")
             os.kill(os.getpid(), signal.SIGKILL)
         if not self._rewritten.scalable:
             return True
-        try:
-            path = self._client.stop_with_savepoint(False, f"{folder}/savepoints").result(60)
-        except Exception:  # another fault came in between, or the job has ended
+        if self._stopping is None:
+            # Asked for once, however long it takes: a second request would be refused while the first one goes on.
+            self._stopping = self._client.stop_with_savepoint(False, f"{folder}/savepoints")
+        if not self._stopping.done():
             return False
-        self._savepoint = path
-        note_fault(folder, "rescale", where="driver", detail="stopped with a savepoint, to run at another parallelism")
+        stopping, self._stopping = self._stopping, None
+        return self._note_savepoint(stopping, 0.0)
+
+    def _note_savepoint(self, stopping: CompletableFuture[str], within_s: float) -> bool:
+        """False: another fault came in between, or the job has ended, and there is none."""
+        try:
+            self._savepoint = stopping.result(within_s)
+        except Exception:
+            return False
+        note_fault(self._segment.folder, "rescale", where="driver", detail=STOPPED)
         return True
 
     def _write(self, view: JobView) -> None:
@@ -153,15 +170,15 @@ def main() -> int:
     sys.path[0] = os.path.dirname(os.path.abspath(program))
     try:
         runpy.run_path(program, run_name="__main__")
-    except TidegateError as error:
-        code = conductor.program_ended()
-        if code is None:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1 if code is None else code
-    except SystemExit:
-        conductor.program_ended()
-        raise
-    return conductor.program_ended() or 0
+    except BaseException as error:
+        refused = conductor.program_ended(well=isinstance(error, SystemExit) and not error.code)
+        if refused is not None:
+            return refused
+        if not isinstance(error, TidegateError):
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return conductor.program_ended(well=True) or 0
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def _lead(configuration: Configuration, segment: Segment, notes: list[str]) -> N
         )
     configuration.set(options.HA_TYPE, "filesystem")
     configuration.set(options.HA_STORAGE_DIR, segment.leases)
-    configuration.set(options.HA_CLUSTER_ID, f"from-segment-{segment.job_since}")
+    configuration.set(options.HA_CLUSTER_ID, segment.cluster_id)
     configuration.set(options.HA_STANDBY, False)
 
 

@@ -16,14 +16,24 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.chaos.child import NOT_FOR_CHAOS
 from tidegate.chaos.process_groups import ProcessGroups
 from tidegate.chaos.recording import totals
 from tidegate.chaos.rewriting import ChaosError
-from tidegate.chaos.segment import FOLDER, VARIABLE, Segment, SegmentResult, faults_of, problem_of, read_result
+from tidegate.chaos.segment import (
+    FOLDER,
+    STOPPED,
+    VARIABLE,
+    Segment,
+    SegmentResult,
+    faults_of,
+    note_fault,
+    problem_of,
+    read_result,
+)
 from tidegate.chaos.sources import measured_limits
 from tidegate.chaos.wishes import Wishes
 from tidegate.common.job_status import JobStatus
+from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation
 
@@ -154,13 +164,14 @@ class Rounds:
         with ProcessGroups() as processes:
             while True:
                 code, output = self._start(processes, segment, began + seconds - time.monotonic())
-                result = read_result(folder, segment.number)
+                refused = problem_of(folder)
+                if refused is not None:
+                    raise ChaosError(refused)
+                result = _result(segment)
                 before = len(run.faults)
                 run.faults = list(faults_of(folder))
                 if result is not None:
                     run.segments.append(result)
-                if code == NOT_FOR_CHAOS:
-                    raise ChaosError(problem_of(folder) or "the program cannot be put under chaos")
                 if code is None:
                     run.problem = (
                         f"it did not end within {seconds:.0f} s (a run without faults took {self._longest_s:.0f} s)"
@@ -212,6 +223,19 @@ class Rounds:
         command = [sys.executable, "-m", "tidegate.chaos.child", self._wishes.program, *self._wishes.arguments]
         code = processes.run(command, environment, log, max(1.0, seconds))
         return code, log.read_text(errors="replace")[-_SHOWN_OUTPUT:]
+
+
+def _result(segment: Segment) -> SegmentResult | None:
+    """What the process of the segment has left. It may have ended, or lost its lease, before it noted the savepoint
+    with which its job was stopped: then the job's record has it, and the job is over only in so far."""
+    result = read_result(segment.folder, segment.number)
+    if result is None or result.status != JobStatus.FINISHED.name or result.savepoint is not None:
+        return result
+    record = HighAvailability("filesystem", segment.cluster_id, 5000.0, False, segment.leases).record()
+    if record is None or not record.stopped or record.savepoint is None:
+        return result
+    note_fault(segment.folder, "rescale", where="driver", detail=STOPPED)
+    return msgspec.structs.replace(result, savepoint=record.savepoint.path)
 
 
 def _with(segment: Segment, changes: dict[str, object]) -> Segment:

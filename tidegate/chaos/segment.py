@@ -21,6 +21,10 @@ FOLDER = "TIDEGATE_CHAOS_FOLDER"
 program that is started again."""
 
 
+STOPPED = "stopped with a savepoint, to run at another parallelism"
+"""In the journal of faults."""
+
+
 class DamagedRunError(TidegateError):
     """A file that a run has left is not what was written: nothing can be said of the run."""
 
@@ -58,6 +62,11 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     def leases(self) -> str:
         """The folder from which a driver that is started again knows how far its job had come."""
         return os.path.join(self.folder, "leases")
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the job: the same for all segments that go on with it."""
+        return f"from-segment-{self.job_since}"
 
     def write(self) -> Path:
         path = Path(self.folder) / f"segment-{self.number}.json"

@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 import signal
-import sys
 import time
-from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.chaos.kit import run_in_process
-from tidegate.chaos import child
 from tidegate.chaos.canonical import canonical, order_key
 from tidegate.chaos.comparison import Verdict, compare
 from tidegate.chaos.draws import KINDS, WORKER_KINDS, driver_fault, worker_faults
@@ -27,25 +23,21 @@ from tidegate.chaos.report import Report
 from tidegate.chaos.rewriting import ChaosError, rewrite
 from tidegate.chaos.rounds import Rounds, Run, latest_state
 from tidegate.chaos.segment import (
-    VARIABLE,
     OperatorSeen,
     Segment,
     SegmentResult,
-    faults_of,
     note_fault,
-    problem_of,
     write_result,
 )
 from tidegate.chaos.storage_faults import BadTime
 from tidegate.chaos.wishes import Wishes
 from tidegate.cli.main import main
-from tidegate.common import Configuration, JobStatus, Row, WatermarkStrategy
+from tidegate.common import Configuration, Row, WatermarkStrategy
 from tidegate.common.errors import StorageUnavailableError
 from tidegate.connectors.record_cache import CacheSink
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource
-from tidegate.datastream.interception import intercept
 from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.jobmanager.runtime import Submission
 from tidegate.storage.job_directory import METADATA_NAME
@@ -120,27 +112,6 @@ def test_a_sink_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
     run_in_process(tmp_path / "kept", build, keep_sinks=True, looked_at=True)
 
 
-def test_a_program_that_runs_no_job_or_two_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    segment = Segment(folder=str(tmp_path))
-    program = tmp_path / "program.py"
-    program.write_text("")
-    monkeypatch.setenv(VARIABLE, str(segment.write()))
-    monkeypatch.setattr(sys, "argv", ["child", str(program)])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    try:
-        assert child.main() == child.NOT_FOR_CHAOS
-        assert "ended without running a job: it has to call env.execute()" in (problem_of(str(tmp_path)) or "")
-        intercept(child.Conductor(segment))
-        env = StreamExecutionEnvironment.get_execution_environment()
-        counting(env, endless=False).sink_to(CollectSink())
-        with InProcessJob(env):
-            pass
-        with pytest.raises(ChaosError, match="starts a second job; tidegate chaos follows one"):
-            InProcessJob(env)
-    finally:
-        intercept(None)
-
-
 def test_a_driver_that_is_started_again_leads_the_job_of_its_round(tmp_path: Path) -> None:
     """And not the one that the program leads when it runs for real."""
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -197,38 +168,6 @@ def test_a_round_with_killed_drivers_has_as_many_faults_as_it_may(tmp_path: Path
     (run,) = DriversThatAreKilled(wishes, str(tmp_path)).disturbed()
     assert len(run.faults) == 7
     assert run.ended
-
-
-class Restarting:
-    """A job that is stopped with a savepoint at the third try: the first two are too early or cut short."""
-
-    def __init__(self) -> None:
-        self.tries, self.ended = 0, False
-
-    def view(self) -> Any:
-        ended_ms = 1.0 if self.ended else None
-        return SimpleNamespace(attempt=0, metrics=(), ended_ms=ended_ms, status=JobStatus.RUNNING)
-
-    def stop_with_savepoint(self, drain: bool, folder: str) -> Future[str]:
-        self.tries += 1
-        found: Future[str] = Future()
-        if self.tries < 3:
-            found.set_exception(RuntimeError("the job was restarting"))
-        else:
-            self.ended = True
-            found.set_result(f"{folder}/found")
-        return found
-
-
-def test_a_rescale_that_comes_to_nothing_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    segment = Segment(folder=str(tmp_path), kinds=("rescale",), every_s=0.001, faults_left=1)
-    job: Any = Restarting()
-    rewritten: Any = SimpleNamespace(scalable=2)
-    watch = child.Watch(segment, rewritten, job)
-    monkeypatch.setattr(watch, "_write", lambda view: None)
-    watch.run()
-    assert job.tries == 3
-    assert [fault["kind"] for fault in faults_of(str(tmp_path))] == ["rescale"]
 
 
 def test_the_state_at_the_end_is_that_of_the_last_leader(tmp_path: Path) -> None:

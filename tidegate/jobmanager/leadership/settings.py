@@ -10,7 +10,7 @@ from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import ConfigurationError, SnapshotError
 from tidegate.graph.job_graph import JobGraph
-from tidegate.jobmanager.leadership.job_record import GraphOutline, JobRecord
+from tidegate.jobmanager.leadership.job_record import GraphOutline, JobRecord, decode
 from tidegate.jobmanager.leadership.leadership import Leadership, lease_times
 from tidegate.storage.files import check_writable, open_files
 from tidegate.storage.leases.cells import Cell, open_cell, why_never_conditional
@@ -100,6 +100,16 @@ class HighAvailability:
         lease, record = self._cells()
         candidate = JobRecord(job_id=graph.job_id, name=graph.name, graph=GraphOutline.of(graph))
         return Leadership(lease, record, self.lease_ms, candidate)
+
+    def record(self) -> JobRecord | None:
+        """As it lies in the store, whoever leads. None: nobody ever has. UnusableRecordError when it is none."""
+        lease, record = self._cells()
+        try:
+            content = record.read()
+        finally:
+            lease.close()
+            record.close()
+        return None if content is None else decode(content.data, record.where)
 
     def _cells(self) -> tuple[Cell, Cell]:
         request_s = lease_times(self.lease_ms).request_s
