@@ -16,6 +16,7 @@ from tidegate.common.errors import ConfigurationError
 from tidegate.common.metric_values import CounterValue, GaugeValue, HistogramValue, MeterValue, MetricValue
 
 _MAX_METER_MARKS = 1024
+_LARGEST = 2**63 - 1  # what every reader of our messages, of Prometheus and of OpenTelemetry can hold
 
 
 class Metric(abc.ABC):
@@ -23,7 +24,8 @@ class Metric(abc.ABC):
 
     @abc.abstractmethod
     def value(self) -> MetricValue | None:
-        """What is reported; None when there is nothing to report now."""
+        """What is reported; None when there is nothing to report now. May raise ArithmeticError or ValueError for what
+        is no number."""
 
 
 M = TypeVar("M", bound=Metric)
@@ -43,7 +45,7 @@ class Counter(Metric):
         return self._count
 
     def value(self) -> CounterValue:
-        return CounterValue(self._count)
+        return CounterValue(_reported(self._count))
 
 
 class Gauge(Metric):
@@ -92,7 +94,7 @@ class Meter(Metric):
         return (self._count - self._marks[0][1]) / passed
 
     def value(self) -> MeterValue:
-        return MeterValue(self._count, self.get_rate())
+        return MeterValue(_reported(self._count), self.get_rate())
 
 
 class Distribution(Metric):
@@ -159,7 +161,10 @@ class MetricGroup:
     def values(self) -> Iterator[tuple[tuple[str, ...], str, MetricValue]]:
         """Everything in this group and below: scope, name and value."""
         for name, metric in list(self._metrics.items()):
-            value = metric.value()
+            try:
+                value = metric.value()
+            except (ArithmeticError, ValueError):  # as of a gauge: it must not fail the job
+                continue
             if value is not None:
                 yield self._scope, name, value
         for group in list(self._groups.values()):
@@ -176,6 +181,11 @@ class MetricGroup:
                 f"{kind.__name__}; give each metric a name of its own"
             )
         return metric
+
+
+def _reported(count: int) -> int:
+    """A count that travels: users also count in fractions and with numpy's numbers, and beyond 64 bits."""
+    return max(-_LARGEST, min(int(count), _LARGEST))
 
 
 def _checked(name: Any, what: str) -> str:

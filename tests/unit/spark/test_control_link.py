@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from tests.cut_proxy import CutProxy
-from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.common.ids import AttemptNumber, OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.common.metric_values import CounterValue, MetricReport
 from tidegate.network.zmq_transport import JobKeys, authenticate
 from tidegate.protocol.codec import decode_from_slot, encode
@@ -20,9 +20,11 @@ from tidegate.protocol.messages import (
     Leave,
     MasterHeartbeat,
     MasterToSlot,
+    SlotFinished,
     SlotHeartbeat,
     SlotReady,
     SlotWarning,
+    StateReport,
     TaskFailed,
 )
 from tidegate.spark.streaming import control_link
@@ -173,6 +175,39 @@ def test_a_metric_that_cannot_be_sent_is_left_out_and_said_once(
     assert beats == [SlotHeartbeat(attempt=AttemptNumber(0), slot=SlotIndex(3))] * 3
     assert [r.getMessage() for r in caplog.records if "left out" in r.getMessage()][1:] == []
     assert "OverflowError" in caplog.text
+
+
+HUGE = MetricReport(0, 0, "huge", CounterValue(2**70))
+
+
+def test_the_end_of_a_slot_is_told_without_a_metric_that_cannot_be_sent(master: Master) -> None:
+    link = master.link()
+    link.send(SlotFinished(attempt=AttemptNumber(0), slot=SlotIndex(3), accumulators=b"sums", metrics=(HUGE, METRIC)))
+    while not isinstance(message := master.receive(), SlotFinished):
+        assert not isinstance(message, TaskFailed), message
+    assert message == SlotFinished(attempt=AttemptNumber(0), slot=SlotIndex(3), accumulators=b"sums")
+
+
+def test_a_heartbeat_without_its_metrics_still_says_when_it_was_sent_and_all_else(master: Master) -> None:
+    """With high availability the driver tells the worker by that time for how long it leads."""
+    state = StateReport(
+        vertex=VertexId(0),
+        subtask=SubtaskIndex(0),
+        operator_id=OperatorId("o"),
+        state="s",
+        kind="value",
+        per_window=False,
+        type="",
+        key_types=(),
+        entries=1,
+        exact=True,
+        bytes=1,
+    )
+    states = (state,)
+    master.link(metrics=lambda: (HUGE,), accumulators=lambda: b"sums", states=lambda: states, lease_ms=60_000.0)
+    first, second = master.receive_a(SlotHeartbeat), master.receive_a(SlotHeartbeat)
+    assert (first.metrics, first.accumulators, first.states) == ((), b"sums", states)
+    assert 0 < first.sent_ms < second.sent_ms
 
 
 def test_bytes_that_are_no_message_fail_the_attempt_with_the_cause(master: Master) -> None:

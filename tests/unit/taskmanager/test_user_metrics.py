@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -22,11 +23,14 @@ from tidegate.common.accumulators import (
     merge_all,
 )
 from tidegate.common.errors import ConfigurationError
-from tidegate.common.metric_values import CounterValue, HistogramValue
+from tidegate.common.ids import AttemptNumber, SlotIndex
+from tidegate.common.metric_values import CounterValue, HistogramValue, MetricReport
 from tidegate.datastream import MapFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.metrics import Counter, Distribution, Meter, MetricGroup
+from tidegate.protocol.codec import decode_from_slot, encode
+from tidegate.protocol.messages import SlotHeartbeat
 from tidegate.spark.streaming.job_client import SparkJobClient
 from tidegate.testing.in_process_job import InProcessJob
 
@@ -198,3 +202,21 @@ def test_the_rate_of_a_meter_is_over_its_time_span() -> None:
     assert meter.get_rate() == pytest.approx(3, rel=0.15)
     now[0] = 100.0
     assert meter.get_rate() == 0
+
+
+def test_whatever_users_count_can_be_sent_to_the_driver() -> None:
+    """Beyond 64 bits, in fractions, and with what is no number at all."""
+    group = MetricGroup()
+    for name, amount in (("huge", 2**70), ("low", -(2**70)), ("half", 2.5), ("none", math.nan), ("endless", math.inf)):
+        group.counter(name).inc(amount)  # type: ignore[arg-type]
+    group.meter("events").mark_event(10**400)
+    group.distribution("sizes").update(10**400)
+    found = {name: value for _, name, value in group.values()}
+    assert found == {
+        "huge": CounterValue(2**63 - 1),
+        "low": CounterValue(-(2**63) + 1),
+        "half": CounterValue(2),
+    }
+    reports = tuple(MetricReport(0, 0, name, value) for name, value in found.items())
+    heartbeat = SlotHeartbeat(attempt=AttemptNumber(0), slot=SlotIndex(0), metrics=reports)
+    assert decode_from_slot(encode(heartbeat)) == heartbeat

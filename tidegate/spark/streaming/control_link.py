@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import zmq
 
 from tidegate.common.ids import AttemptNumber, SlotIndex
@@ -31,6 +32,7 @@ from tidegate.protocol.messages import (
     MasterHeartbeat,
     MasterToSlot,
     Message,
+    SlotFinished,
     SlotHeartbeat,
     SlotWarning,
     StateReport,
@@ -212,18 +214,18 @@ class ControlLink(threading.Thread):
                 self._socket.send(self._encoded(message))
 
     def _encoded(self, message: Message) -> bytes:
-        """A message that cannot be said is a failure of the attempt; a heartbeat goes without what the user put into
-        it (a counter may be larger than 64 bits)."""
+        """A message that cannot be said is a failure of the attempt, but for metrics, whose values are the user's:
+        they are left out. The rest of a heartbeat is still needed: without its time the lease would run out."""
         try:
             return encode(message)
         except Exception as error:
             what = f"{type(message).__name__} cannot be sent to the driver: {type(error).__name__}: {error}"
-            if isinstance(message, SlotHeartbeat):
-                if not self._silenced:
-                    self._silenced = True
-                    log.warning("slot %d: metrics are left out of its heartbeats: %s", self._slot, what)
-                return encode(SlotHeartbeat(attempt=self._attempt, slot=self._slot))
-            return encode(self._failed(what))
+        if isinstance(message, SlotHeartbeat | SlotFinished) and message.metrics:
+            if not self._silenced:
+                self._silenced = True
+                log.warning("slot %d: metrics are left out of what it tells the driver: %s", self._slot, what)
+            return self._encoded(msgspec.structs.replace(message, metrics=()))
+        return encode(self._failed(what))
 
     def _report(self, what: str, story: str = "", permanent: bool = False) -> None:
         """Tell the JobManager, at once, that the attempt cannot go on."""
