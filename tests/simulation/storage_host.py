@@ -3,7 +3,7 @@ the scheduler picks it. Some of it hangs for a while."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tests.simulation import end_checks
@@ -44,6 +44,11 @@ class SimStorageThreads:
 
     def delete(self, what: str, do: Callable[[], object], folders: Collection[str] | None) -> bool:
         return self._add(Lane.DELETIONS, Work(what, do, None if folders is None else frozenset(folders)))
+
+    def delete_pieces(
+        self, pieces: Sequence[tuple[str, Callable[[], object]]], folders: Collection[str] | None
+    ) -> bool:
+        return all(self.delete(what, do, folders) for what, do in pieces)
 
     def look(self, what: str, do: Callable[[], object]) -> bool:
         return self._add(Lane.LOOKS, Work(what, do))

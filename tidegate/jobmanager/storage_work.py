@@ -49,6 +49,7 @@ class StorageWork:
         the directory for good."""
         self._storage = storage
         self._taken = taken
+        self._metadata_left: list[str] = []  # of checkpoints whose deletion was left out
         self._threads = threads or StorageThreads(storage.root or "the JobManager's memory", warn_after_s=WARN_AFTER_S)
 
     def write_metadata(self, instruction: WriteMetadata, done: Callable[[str | None], None]) -> None:
@@ -88,19 +89,24 @@ class StorageWork:
 
     def delete_state(self, instruction: DeleteState) -> None:
         """In pieces, files first: those of a checkpoint begin with its metadata, so that what is left half deleted is
-        not complete."""
-        files, directories = list(instruction.files), list(instruction.directories)
-        folders = {path.removesuffix(f"/{METADATA_NAME}") for path in files if path.endswith(METADATA_NAME)}
-        for part in _parts(files):
-            self._delete(Deletion(files=part), folders | set(directories))
-        for part in _parts(directories):
-            self._delete(Deletion(directories=part), folders | set(directories))
+        not complete.
 
-    def _delete(self, deletion: Deletion, folders: set[str]) -> None:
+        When too much waits already the files of a checkpoint stay, all of them. Its metadata does not for long: what is
+        asked for later may belong to it, so that begins with the metadata (a path for each such checkpoint)."""
+        files = [*self._metadata_left, *instruction.files]
+        metadata = [path for path in files if path.endswith(METADATA_NAME)]
+        folders = {path.removesuffix(f"/{METADATA_NAME}") for path in metadata} | set(instruction.directories)
+        deletions = [Deletion(files=part) for part in _parts(files)]
+        deletions += [Deletion(directories=part) for part in _parts(list(instruction.directories))]
+        if not deletions or self._threads.delete_pieces([self._piece(one) for one in deletions], folders):
+            metadata = []
+        self._metadata_left = metadata
+
+    def _piece(self, deletion: Deletion) -> tuple[str, Callable[[], object]]:
         count = len(deletion.files) + len(deletion.directories)
         first = (deletion.files or deletion.directories)[0]
         what = f"deleting {first}" + (f" and {count - 1} more" if count > 1 else "")
-        self._threads.delete(what, lambda: _warn(self._storage.delete(deletion)), folders)
+        return what, lambda: _warn(self._storage.delete(deletion))
 
     def delete_orphans(self) -> None:
         self._threads.delete("deleting left-over files", lambda: _warn(self._storage.delete_orphans()), None)

@@ -209,7 +209,8 @@ class OrderedDeletions:
 
     But for metadata: a checkpoint whose metadata cannot be deleted has to stay whole, or it would be taken for a
     complete one. So it, and everything that was asked for later (which may belong to it), waits until the next call
-    has deleted the metadata. A limit on what waits is kept: beyond it, what came last is left behind."""
+    has deleted the metadata. A limit on what waits is kept: beyond it, what came last is left behind, but for metadata
+    (a path for each checkpoint): what is asked for later may belong to it."""
 
     def __init__(self) -> None:
         self._waiting: list[Deletion] = []
@@ -233,7 +234,7 @@ MAX_WAITING = 20_000
 def _delete_until_stuck(files: Files, deletion: Deletion, problems: list[str]) -> Deletion | None:
     """What is left when metadata cannot be deleted; None when nothing is stuck."""
     for number, path in enumerate(deletion.files):
-        is_metadata = path.rpartition("/")[2] == METADATA_NAME
+        is_metadata = _is_metadata(path)
         try:
             files.delete_file(path, for_good=is_metadata)
         except SnapshotError as error:
@@ -254,6 +255,11 @@ def _at_most(paths: int, deletions: list[Deletion]) -> list[Deletion]:
     for deletion in deletions:
         paths -= len(deletion.files) + len(deletion.directories)
         if paths < 0 and kept:
-            break
-        kept.append(deletion)
+            deletion = Deletion(files=[path for path in deletion.files if _is_metadata(path)])
+        if deletion:
+            kept.append(deletion)
     return kept
+
+
+def _is_metadata(path: str) -> bool:
+    return path.rpartition("/")[2] == METADATA_NAME

@@ -14,7 +14,7 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tidegate.storage.work_queues import Lane, Work, WorkQueues
@@ -24,7 +24,7 @@ log = logging.getLogger("tidegate.storage")
 WARN_AFTER_S = 5.0
 LEAVE_AFTER_S = 30.0
 _MAX_LEFT_BEHIND = 4  # of a lane
-_MAX_WAITING = 10_000  # deletions behind one that hangs
+MAX_WAITING = 10_000  # deletions behind one that hangs
 
 
 class Closed(enum.Enum):
@@ -77,12 +77,21 @@ class StorageThreads:
             return self._add(Lane.SAVEPOINTS, Work(what, do, frozenset([folder])))
 
     def delete(self, what: str, do: Callable[[], object], folders: Collection[str] | None) -> bool:
-        """`folders`: those whose content it deletes; None: it may be any, so all writes come first."""
+        """`folders`: those whose content it deletes; None: it may be any, so all writes come first. Also False when too
+        many deletions wait already."""
+        return self.delete_pieces([(what, do)], folders)
+
+    def delete_pieces(
+        self, pieces: Sequence[tuple[str, Callable[[], object]]], folders: Collection[str] | None
+    ) -> bool:
+        """One deletion in several pieces, in their order: it is taken on with all of them, or with none."""
         with self._changed:
-            if self._queues.waiting(Lane.DELETIONS) >= _MAX_WAITING:
-                log.warning("%s: %s is left out, %d others wait", self._where, what, _MAX_WAITING)
+            if self._queues.waiting(Lane.DELETIONS) >= MAX_WAITING:
+                what = pieces[0][0]
+                log.warning("%s: %s is left out, %d other deletions wait", self._where, what, MAX_WAITING)
                 return False
-            return self._add(Lane.DELETIONS, Work(what, do, None if folders is None else frozenset(folders)))
+            concerns = None if folders is None else frozenset(folders)
+            return all(self._add(Lane.DELETIONS, Work(what, do, concerns)) for what, do in pieces)
 
     def look(self, what: str, do: Callable[[], object]) -> bool:
         with self._changed:

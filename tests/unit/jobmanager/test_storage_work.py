@@ -14,6 +14,7 @@ from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.jobmanager import storage_work
 from tidegate.jobmanager.storage_work import StorageWork
 from tidegate.protocol.instructions import DeleteClaimed, DeleteSavepoint, DeleteState, WriteMetadata
+from tidegate.storage import workers
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.leases.keeper import DirectoryTakenError, LeaseLostError
@@ -41,7 +42,7 @@ class HangingStorage(FileSystemStorage):
         super().__init__(str(directory), "job")
         self.hangs = ""
         self.let_go = threading.Event()
-
+        self.calls = 0  # that may hang
         self.owned = LeaseLostError("")
         self.is_lost = False
         self.lose_it_meanwhile = False
@@ -53,6 +54,7 @@ class HangingStorage(FileSystemStorage):
         super().check_owned()
 
     def _pass(self, call: str) -> None:
+        self.calls += 1
         if call == self.hangs:
             self.let_go.wait(60)
 
@@ -172,6 +174,34 @@ def test_many_files_are_deleted_in_pieces(host, tmp_path):
     assert host.work.close() is Closed.ALL_DONE
     assert pieces == [100, 100, 50]
     assert not folder.exists()
+
+
+def test_what_is_left_out_behind_a_deletion_that_hangs_leaves_no_half_checkpoints(host, tmp_path, monkeypatch):
+    """With room for one more: the metadata of checkpoint 1 must not stay when what it needs goes."""
+    monkeypatch.setattr(workers, "MAX_WAITING", 1)
+    job = tmp_path / "job"
+    (job / "shared").mkdir()
+    (job / "shared" / "a").write_text("")
+    for n in (1, 2):
+        host.write(n)
+    host.until(lambda: len(host.answers) == 2)
+    own = [f"chk-1/{n}" for n in range(150)]
+    for path in own:
+        (job / path).write_text("")
+    host.storage.hangs = "delete"
+    begun = host.storage.calls
+    host.work.delete_state(DeleteState((), ("chk-7",)))
+    host.until(lambda: host.storage.calls > begun)
+    host.work.delete_state(DeleteState((), ("chk-8",)))
+    host.work.delete_state(DeleteState(("chk-1/_metadata", *own), ("chk-1",)))  # left out, as a whole
+    host.storage.let_go.set()
+    host.until(lambda: host.storage.calls == begun + 2)
+    assert host.storage.completed_checkpoints() == [1, 2]
+    assert all((job / path).exists() for path in own)
+    host.work.delete_state(DeleteState(("shared/a",), ()))
+    assert host.work.close() is Closed.ALL_DONE
+    assert host.storage.completed_checkpoints() == [2]
+    assert not (job / "shared" / "a").exists()
 
 
 # ---------------------------------------------------------------- a run that has lost its directory

@@ -293,8 +293,13 @@ def test_what_waits_for_metadata_that_cannot_be_deleted_is_bounded(storage, monk
         write_file(files, f"shared/{i}", b"x")
     files.stuck = {"chk-1/_metadata"}
     storage.delete(Deletion(files=["chk-1/_metadata"]))
+    for n in (2, 3):
+        storage.write_metadata(checkpoint(n))
     for i in range(10):
         storage.delete(Deletion(files=[f"shared/{i}"]))
+        if i in (7, 8):
+            storage.delete(Deletion(files=[f"chk-{i - 5}/_metadata"]))
+    assert storage.completed_checkpoints() == [2, 3]  # checkpoint 1 was never there
     files.stuck = set()
     assert storage.delete(Deletion()) == []
     assert all_files(storage.root) == [f"shared/{i}" for i in range(2, 10)]

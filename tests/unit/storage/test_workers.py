@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.storage import workers
 from tidegate.storage.workers import Closed, StorageThreads
 
 
@@ -197,3 +198,16 @@ time.sleep(0.2)
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=60, check=False).returncode == 0
+
+
+def test_a_deletion_in_pieces_is_taken_on_as_a_whole_or_not_at_all(threads, recorder, monkeypatch):
+    monkeypatch.setattr(workers, "MAX_WAITING", 2)
+    threads.delete("deleting", recorder.do("first", hang=True), [])
+    until_begun(threads, "deleting")
+    threads.delete("deleting", recorder.do("second"), [])
+    for name in ("taken", "left out"):
+        pieces = [("deleting", recorder.do(f"{name} {n}")) for n in range(3)]
+        assert threads.delete_pieces(pieces, ["chk-1"]) == (name == "taken")
+    recorder.gate.set()
+    assert threads.close(recorder.do("last"), 30) is Closed.ALL_DONE
+    assert recorder.done == ["first", "second", "taken 0", "taken 1", "taken 2", "last"]
