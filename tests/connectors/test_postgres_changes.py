@@ -317,6 +317,106 @@ def test_which_transactions_a_state_contains() -> None:
     assert not TableState.parse(f"{(1 << 32) - 5}:{(1 << 32) - 2}:").contains(3)
 
 
+def test_changes_of_other_tables_in_the_publication_are_left_out(database: Database, table: str, name: str) -> None:
+    """They look the same, and are counted in offsets within a transaction."""
+    for other in (f"{name}_other", f"{name}_later"):
+        database.execute(f"CREATE TABLE {other} (id int8 PRIMARY KEY, text text)")
+    database.execute(f"CREATE PUBLICATION {table} FOR ALL TABLES")
+    source = of(database, table).set_rows_first(False).build()
+    (split,) = source.create_splits(1)
+    reader = reader_of(source, split)
+    both = f"INSERT INTO {name}_other VALUES (1, 'no'); INSERT INTO {table} VALUES (1, 'x')"
+    database.execute(f"BEGIN; {both}; INSERT INTO {name}_later VALUES (1); UPDATE {table} SET text = 'y'; COMMIT")
+    assert take(reader, 1, most=1) == ["+I 1 x"]
+    half = reader.offset()
+    assert half.changes == 2
+    close_and_free(database, reader, table)
+    again = reader_of(source, split, half)
+    assert take(again, 1) == ["+U 1 y"]
+    database.execute(f"UPDATE {name}_other SET text = 'no'")
+    database.execute(f"TRUNCATE {name}_other")
+    database.execute(f"ALTER TABLE {table} RENAME TO {name}_renamed")
+    database.execute(f"DELETE FROM {name}_renamed")
+    assert take(again, 1) == ["-D 1 None"]
+    again.close()
+    database.execute(f"ALTER TABLE {name}_renamed RENAME TO {table}")
+
+
+@pytest.mark.parametrize("altered", [False, True], ids=["its own", "one that was altered"])
+def test_the_partitions_of_a_table_are_the_table(database: Database, table: str, name: str, altered: bool) -> None:
+    """Also changes from before the publication named the table as a whole, which come under the partitions' names."""
+    database.execute(f"DROP TABLE {table}")
+    database.execute(f"CREATE TABLE {table} (id int8 PRIMARY KEY, text text) PARTITION BY RANGE (id)")
+    database.execute(f"CREATE TABLE {name}_low PARTITION OF {table} FOR VALUES FROM (0) TO (10)")
+    if altered:
+        database.execute(f"CREATE PUBLICATION {table} FOR TABLE {table}")
+        with pytest.raises(ConfigurationError, match=r"ALTER PUBLICATION .* SET \(publish_via_partition_root = true\)"):
+            of(database, table).build().create_splits(1)
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", table)
+        database.execute(f"INSERT INTO {table} VALUES (2, 'leaf')")
+        database.execute(f"ALTER PUBLICATION {table} SET (publish_via_partition_root = true)")
+    source = of(database, table).set_rows_first(False).build()
+    (split,) = source.create_splits(1)
+    reader = reader_of(source, split)
+    database.execute(f"CREATE TABLE {name}_high (text text, id int8 NOT NULL)")
+    database.execute(f"ALTER TABLE {table} ATTACH PARTITION {name}_high FOR VALUES FROM (10) TO (20)")
+    database.execute(f"INSERT INTO {table} VALUES (1, 'x')")
+    database.execute(f"INSERT INTO {table} VALUES (11, 'y')")
+    assert take(reader, 2 + altered) == [*(["+I 2 leaf"] if altered else []), "+I 1 x", "+I 11 y"]
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("publication", "what"),
+    [
+        ("FOR TABLE {other}", r'"{table}" does not send the changes of public.{table}: it is of public.{other}'),
+        ("FOR TABLE {table} WHERE (id > 10)", r"sends changes of public.{table} only WHERE \(id > 10\)"),
+        ("FOR TABLE {table} (id)", r"leaves out columns of public.{table} \(text\)"),
+        ("FOR TABLE {table} WITH (publish = 'insert, truncate')", "leaves out every update and every delete"),
+        ("FOR TABLE {table} WITH (publish = 'insert, update, delete')", "every truncate.*ALTER PUBLICATION"),
+    ],
+)
+def test_a_publication_that_leaves_something_out_is_refused(
+    database: Database, table: str, name: str, publication: str, what: str
+) -> None:
+    names = {"table": table, "other": f"{name}_other"}
+    database.execute(f"CREATE TABLE {name}_other (id int8 PRIMARY KEY, text text)")
+    source = of(database, table).build()
+    (split,) = source.create_splits(1)
+    database.execute(f"DROP PUBLICATION {table}")
+    database.execute(f"CREATE PUBLICATION {table} {publication.format(**names)}")
+    with pytest.raises(ConfigurationError, match=what.format(**names)):
+        source.create_splits(1)
+    reader = reader_of(source, split)  # altered while the job runs: every attempt looks
+    with pytest.raises(ConfigurationError, match=what.format(**names)):
+        take(reader, 1)
+    reader.close()
+
+
+def test_a_table_whose_changes_do_not_say_of_which_row_is_refused(database: Database, table: str, name: str) -> None:
+    source = of(database, table).build()
+    database.execute(f"ALTER TABLE {table} REPLICA IDENTITY NOTHING")
+    with pytest.raises(ConfigurationError, match=r"REPLICA IDENTITY .* is not its primary key"):
+        source.create_splits(1)
+    database.execute(f"ALTER TABLE {table} REPLICA IDENTITY USING INDEX {table}_pkey")
+    source.create_splits(1)
+    database.execute(f"CREATE TABLE {name}_child () INHERITS ({table})")
+    with pytest.raises(ConfigurationError, match="other tables inherit from"):
+        source.create_splits(1)
+
+
+def test_the_slot_of_another_database_is_refused(database: Database, table: str) -> None:
+    database.execute(f"CREATE DATABASE {table}")
+    elsewhere: Any = type("Elsewhere", (), {"url": database.url.rsplit("/", 1)[0] + f"/{table}"})()
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", table)
+    import psycopg
+
+    with psycopg.connect(elsewhere.url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {table} (id int8 PRIMARY KEY)")
+    with pytest.raises(ConfigurationError, match=f"slot {table} is one of database postgres"):
+        of(elsewhere, table).build().create_splits(1)
+
+
 def test_columns_of_types_that_users_have_made(database: Database, table: str) -> None:
     """Rows and changes have the same values."""
     database.execute(f"CREATE TYPE {table}_mood AS ENUM ('sad', 'glad')")

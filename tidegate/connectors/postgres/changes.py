@@ -28,6 +28,7 @@ from tidegate.common.types import Row, RowKind, make_row
 from tidegate.connectors.idle_watch import LOOK_SECONDS, IdleWatch
 from tidegate.connectors.postgres import pgoutput
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
+from tidegate.connectors.postgres.publication import PublishedTable, check_publication, make_publication
 from tidegate.connectors.postgres.replication import (
     START_ANEW,
     ReplicationStream,
@@ -38,7 +39,7 @@ from tidegate.connectors.postgres.replication import (
     lsn_number,
     lsn_text,
 )
-from tidegate.connectors.postgres.tables import base_types, check_rights, literal, look_up, quoted, quoted_table
+from tidegate.connectors.postgres.tables import Table, base_types, check_rights, literal, look_up, quoted
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 2000
@@ -118,14 +119,16 @@ class PostgresChangeSource(Source[Row]):
                         f"PostgresChangeSource: wal_level of the database is {level}; changes need: ALTER SYSTEM SET "
                         "wal_level = logical, and a restart of the database"
                     )
-                self._check_table(connection)
+                table = self._checked_table(connection)
                 check_replication(self._url)
+                make_publication(connection, self._publication, table)
+                check_publication(connection, self._publication, table)
                 start = self._slot_start(connection)
             except psycopg.Error as error:
                 raise self._url.refused(f"making slot {self._slot}", error) from None
         return [ChangeSplit("changes", ChangeOffset(start, reading_rows=self._rows_first))]
 
-    def _check_table(self, connection: Any) -> None:
+    def _checked_table(self, connection: Any) -> Table:
         table = look_up(self._url, connection, self._table, None)
         check_rights(self._url, connection, table, {"SELECT": table.columns})
         if len(table.key) != 1:
@@ -140,20 +143,27 @@ class PostgresChangeSource(Source[Row]):
         ).fetchall()
         if kind not in _ORDERED:
             raise ConfigurationError(f"PostgresChangeSource: a primary key of type {kind} is not supported")
+        return table
 
     def _slot_start(self, connection: Any) -> int:
-        """The slot and the publication are made unless they are there: from a savepoint a job goes on with its own."""
-        found = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [self._publication]).fetchall()
-        if not found:
-            connection.execute(f"CREATE PUBLICATION {quoted(self._publication)} FOR TABLE {quoted_table(self._table)}")
+        """The slot is made unless it is there: from a savepoint a job goes on with its own. After the publication:
+        the server looks that up as it was when a change was made."""
         slot = connection.execute(
-            "SELECT plugin, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
+            "SELECT plugin, confirmed_flush_lsn::text, database::text, current_database()::text "
+            "FROM pg_replication_slots WHERE slot_name = %s",
+            [self._slot],
         ).fetchall()
         if not slot:
             return self._made_slot(connection)
-        if slot[0][0] != "pgoutput":
-            raise ConfigurationError(f"PostgresChangeSource: the slot {self._slot} is of another kind: {slot[0][0]}")
-        return lsn_number(slot[0][1])
+        plugin, confirmed, database, this = slot[0]
+        if plugin != "pgoutput":
+            raise ConfigurationError(f"PostgresChangeSource: the slot {self._slot} is of another kind: {plugin}")
+        if database != this:
+            raise ConfigurationError(
+                f"PostgresChangeSource: the slot {self._slot} is one of database {database}, and a name serves "
+                f"once per server: give this job, which reads from {this}, another one (set_slot)"
+            )
+        return lsn_number(confirmed)
 
     def _made_slot(self, connection: Any) -> int:
         """The database waits for the end of all transactions that have begun before; this does not wait for ever."""
@@ -199,13 +209,15 @@ class ChangeReader(SplitReader[Row]):
         self._offset = offset
         self._connection = url.connect(autocommit=False)
         self._table = look_up(url, self._connection, table, None)
+        self._published = PublishedTable.of(self._connection, self._table)
         self._connection.rollback()  # a transaction that stays open would keep the database from cleaning up
         self._key = self._table.key[0]
         kind = self._table.type_names[self._table.columns.index(self._key)]
         self._is_text = kind.split("(")[0] in {"text", "character varying", "character"}
         self._state: TableState | None = None
         self._stream: ReplicationStream | None = None
-        self._relations: dict[int, tuple[pgoutput.Relation, list[Callable[[bytes], Any]]]] = {}
+        # None: of another table of the same publication
+        self._relations: dict[int, tuple[pgoutput.Relation, list[Callable[[bytes], Any]]] | None] = {}
         self._waiting: deque[bytes | ServerPosition] = deque()
         self._give_up_at: float | None = None  # from the first time that the slot was found in use
         self._xid = 0
@@ -281,16 +293,16 @@ class ChangeReader(SplitReader[Row]):
                     self._within = False
                     self._offset = replace(self._offset, lsn=message.end_lsn, changes=0)
                 case pgoutput.Relation():
-                    self._relations[message.number] = (message, self._loaders(message))
+                    self._relations[message.number] = self._described(message)
                 case pgoutput.Change():
                     if self._is_new():
                         rows += self._rows_of(message)
-                case pgoutput.Truncate():
+                case pgoutput.Truncate() if any(self._relations[number] for number in message.relations):
                     raise PostgresError(
                         f"PostgresChangeSource: table {self._table.name} was truncated, which no row can stand for; "
                         "start the job anew"
                     )
-                case None:
+                case _:
                     pass
         return rows
 
@@ -314,6 +326,7 @@ class ChangeReader(SplitReader[Row]):
 
         question = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
         try:
+            check_publication(self._connection, self._publication, self._table)
             ((text,),) = self._connection.execute(question, [self._slot]).fetchall()
             self._connection.rollback()
         except psycopg.Error as error:
@@ -340,17 +353,29 @@ class ChangeReader(SplitReader[Row]):
         self._offset = replace(self._offset, changes=self._seen)
         return True
 
-    def _loaders(self, relation: pgoutput.Relation) -> list[Callable[[bytes], Any]]:
+    def _described(self, relation: pgoutput.Relation) -> tuple[pgoutput.Relation, list[Callable[[bytes], Any]]] | None:
+        """With what reads its columns; None when it is another table."""
+        import psycopg
         from psycopg.adapt import Transformer
         from psycopg.pq import Format
 
+        number, schema, name = relation.number, relation.schema, relation.name
+        try:
+            is_ours = self._published.is_described_by(self._connection, number, schema, name)
+            known = base_types(self._connection, relation.types) if is_ours else {}  # as in the rows that came first
+            self._connection.rollback()
+        except psycopg.Error as error:
+            raise self._url.refused(f"looking at {schema}.{name}", error) from None
+        if not is_ours:
+            return None
         transformer = Transformer(self._connection)
-        known = base_types(self._connection, relation.types)  # as in the rows that came first
-        self._connection.rollback()
-        return [transformer.get_loader(known[number], Format.TEXT).load for number in relation.types]
+        return relation, [transformer.get_loader(known[number], Format.TEXT).load for number in relation.types]
 
     def _rows_of(self, change: pgoutput.Change) -> list[Row]:
-        relation, loaders = self._relations[change.relation]
+        described = self._relations[change.relation]
+        if described is None:
+            return []
+        relation, loaders = described
         place = relation.columns.index(self._key)
         result = []
         old = None if change.old is None else self._values(change.old, loaders)

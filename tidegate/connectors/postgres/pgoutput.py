@@ -30,7 +30,11 @@ class Commit:
 
 @dataclass(frozen=True)
 class Relation:
+    """A table as it was at the time of the changes that follow, under the name that it had then."""
+
     number: int
+    schema: str
+    name: str
     columns: tuple[str, ...]
     types: tuple[int, ...]
     keys: tuple[bool, ...]
@@ -66,21 +70,21 @@ def parse(data: bytes) -> Message | None:
             return _relation(data)
         case b"I":
             new, _ = _tuple(data, 6)
-            return Change(struct.unpack_from("!i", data, 1)[0], None, new, True)
+            return Change(struct.unpack_from("!I", data, 1)[0], None, new, True)
         case b"U":
             return _update(data)
         case b"D":
             old, _ = _tuple(data, 6)
-            return Change(struct.unpack_from("!i", data, 1)[0], old, None, False)
+            return Change(struct.unpack_from("!I", data, 1)[0], old, None, False)
         case b"T":
             (count,) = struct.unpack_from("!i", data, 1)
-            return Truncate(struct.unpack_from(f"!{count}i", data, 6))
+            return Truncate(struct.unpack_from(f"!{count}I", data, 6))
         case _:
             return None
 
 
 def _update(data: bytes) -> Change:
-    (relation,) = struct.unpack_from("!i", data, 1)
+    (relation,) = struct.unpack_from("!I", data, 1)
     kind, at = data[5:6], 6
     old = None
     if kind in (b"K", b"O"):
@@ -109,19 +113,19 @@ def _tuple(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
 
 
 def _relation(data: bytes) -> Relation:
-    (number,) = struct.unpack_from("!i", data, 1)
-    _, at = _text(data, 5)  # schema
-    _, at = _text(data, at)  # name
+    (number,) = struct.unpack_from("!I", data, 1)
+    schema, at = _text(data, 5)
+    name, at = _text(data, at)
     (count,) = struct.unpack_from("!h", data, at + 1)
     at += 3
     columns, types, keys = [], [], []
     for _ in range(count):
         keys.append(bool(data[at] & 1))
-        name, at = _text(data, at + 1)
-        columns.append(name)
+        column, at = _text(data, at + 1)
+        columns.append(column)
         types.append(struct.unpack_from("!I", data, at)[0])
         at += 8
-    return Relation(number, tuple(columns), tuple(types), tuple(keys))
+    return Relation(number, schema, name, tuple(columns), tuple(types), tuple(keys))
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
