@@ -114,7 +114,9 @@ class QueryStandIn:
         self._on_batch(Rows(payloads), batch)
         self._hook("commit", batch)
         state.with_name(str(batch + 1)).write_bytes(pickle.dumps(memories))
-        (self._location / "commits" / str(batch)).write_text("{}")
+        written = self._location / "commit.new"
+        written.write_text("{}")
+        written.rename(self._location / "commits" / str(batch))
         self._hook("committed", batch)
 
 

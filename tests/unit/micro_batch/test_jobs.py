@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import threading
@@ -31,7 +32,10 @@ from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch import job as job_module
 from tidegate.spark.micro_batch import location as location_module
 from tidegate.spark.micro_batch import runtime as runtime_module
+from tidegate.spark.micro_batch import stopping
+from tidegate.spark.micro_batch.discovery import SplitSearch
 from tidegate.spark.micro_batch.location import LocationError, _write
+from tidegate.spark.micro_batch.stopping import StoppedQueries
 from tidegate.spark.micro_batch.ticks import Control, _TickReader
 from tidegate.web import documents
 
@@ -267,6 +271,35 @@ def test_a_batch_of_which_spark_has_run_a_part_twice_does_not_count(world: World
     assert all("run stage 2 ('Count') again" in cause for cause in causes)
 
 
+@pytest.mark.parametrize("failing", [False, True], ids=["in its attempt", "by the next attempt"])
+def test_what_spark_has_committed_is_synced_when_the_sinks_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch, failing: bool
+) -> None:
+    """After a power failure the batch would be run again otherwise, and its output be there twice."""
+    synced: set[str] = set()
+    fsync, commit_all, calls = os.fsync, job_module.commit_all, []
+
+    def noted(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def looking(*args: Any) -> Any:
+        latest = max((world.location / "commits").iterdir(), key=lambda path: int(path.name))
+        needed = {str(latest), str(latest.parent), str(world.location / "offsets" / latest.name)}
+        calls.append(needed - synced)
+        if failing and len(calls) % 2:
+            synced.clear()
+            raise OSError("not now")
+        return commit_all(*args)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(job_module, "commit_all", looking)
+    world.counting().get_job_execution_result().result(60)
+    assert len(calls) >= RECORDS // 30
+    assert not any(calls)
+    assert world.output() == EXPECTED
+
+
 def test_results_of_a_batch_whose_commit_fails_are_handed_out_once(world: World, monkeypatch: Any) -> None:
     """Spark has committed it, so it is not run again."""
     commit_all, failures = job_module.commit_all, [1, 1, 0, 1, 0, 0, 0]
@@ -281,6 +314,40 @@ def test_results_of_a_batch_whose_commit_fails_are_handed_out_once(world: World,
     assert sorted(numbers.map(lambda n: n).execute_and_collect("collecting")) == list(range(RECORDS))
     assert not failures
     assert world.queries == 3  # the last of them fails after the end of the job
+
+
+def test_a_batch_that_a_query_commits_while_it_stops_is_handed_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job has given the attempt up. What counts is looked at when the query is gone, and not before."""
+    monkeypatch.setattr(stopping, "STOP_S", 0.05)
+    looked, check, failing = SplitSearch.look, StoppedQueries.check, [True]
+    reported, stopping_now = threading.Event(), threading.Event()
+
+    def hook(step: str, batch: int) -> None:
+        if (step, batch, world.queries) == ("commit", 2, 1):
+            reported.set()
+            stopping_now.wait(60)  # and then it goes on: it was told to stop, and is in the middle of its commit
+
+    def fails(search: SplitSearch, now_ms: float) -> None:
+        if failing and reported.is_set():
+            failing.clear()
+            raise OSError("the driver has a problem of its own")
+        looked(search, now_ms)
+
+    def checks(queries: StoppedQueries) -> None:
+        if not failing and not stopping_now.is_set():
+            stopping_now.set()
+            world.query.awaitTermination(60)
+        check(queries)
+
+    world.hook = hook
+    monkeypatch.setattr(SplitSearch, "look", fails)
+    monkeypatch.setattr(StoppedQueries, "check", checks)
+    numbers = world.environment().from_collection(list(range(RECORDS)))
+    assert sorted(numbers.map(lambda n: n).execute_and_collect("collecting")) == list(range(RECORDS))
+    assert stopping_now.is_set()
+    assert world.queries == 2
 
 
 def test_an_exception_of_a_function_ends_the_job_and_is_told(world: World) -> None:
@@ -597,6 +664,24 @@ def test_what_is_known_is_written_when_it_changes(world: World, monkeypatch: pyt
     assert len(of_the_job) < 10
     latest = json.loads((world.location / "tidegate" / "job.json").read_text())["latest"]
     assert latest == max(int(path.name) for path in (world.location / "commits").iterdir())
+
+
+def test_a_commit_that_a_power_failure_has_left_empty(world: World) -> None:
+    """Spark could not go on after it."""
+
+    def hook(step: str, batch: int) -> None:
+        if (step, batch) == ("commit", 2):
+            raise KilledError
+
+    world.hook = hook
+    world.counting(restart__strategy_type="none").get_job_execution_result().exception(60)
+    (world.location / "commits" / "2").touch()
+    with pytest.raises(LocationError, match=r"commits/2 is empty, as a power failure .*Delete the file"):
+        world.counting()
+    (world.location / "commits" / "2").unlink()
+    world.hook = lambda step, batch: None
+    world.counting().get_job_execution_result().result(60)
+    assert world.output() == EXPECTED
 
 
 def test_a_location_that_is_deleted_under_a_running_job(world: World) -> None:

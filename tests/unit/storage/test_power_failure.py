@@ -144,6 +144,34 @@ def test_what_the_sinks_of_a_micro_batch_have_prepared_is_there(disk: LosingDisk
     assert moments() > 10
 
 
+def test_a_batch_that_the_sinks_commit_is_not_run_again(disk: LosingDisk) -> None:
+    """Spark syncs nothing: what says that a batch counts is kept before the sinks commit it."""
+    kept: list[int] = []
+
+    def check(after: Path) -> None:
+        left = CheckpointLocation(str(after / "query"))
+        assert left.next_batch > (kept[-1] if kept else -1)
+        for batch in kept:
+            assert (after / "query" / "commits" / str(batch)).read_text() == f"commit {batch}"
+            assert (after / "query" / "offsets" / str(batch)).read_text() == f"order {batch}"
+            assert (after / "query" / "metadata").read_text() == "the query"
+
+    location = CheckpointLocation(str(disk.root / "query"))
+    location.open("job", "job", {}, 0.0)
+    (disk.root / "query" / "metadata").write_text("the query")
+    for folder in ("offsets", "commits"):
+        (disk.root / "query" / folder).mkdir()
+    moments = at_every_moment(disk, check)
+    for batch in range(3):
+        (disk.root / "query" / "offsets" / str(batch)).write_text(f"order {batch}")
+        (disk.root / "query" / "commits" / str(batch)).write_text(f"commit {batch}")
+        location.keep_commit(batch)
+        kept.append(batch)
+        disk.look()
+    location.close()
+    assert moments() > 10
+
+
 @pytest.mark.parametrize("how", ["publish", "publish_copy", "publish_joined"])
 def test_part_files_that_a_checkpoint_knows_can_be_published(how: str, disk: LosingDisk) -> None:
     """From the moment on at which a file was closed (or synced) it can be published, and is then whole, however often

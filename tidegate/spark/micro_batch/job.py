@@ -243,6 +243,7 @@ class MicroBatchJob:
         """Whether it has finished; if not, why it is given up ("" when it was cancelled)."""
         while not self._cancelled.is_set():
             try:
+                self._stopped.check()  # a query that is still there might commit a batch after we have looked
                 self._location.check()
                 self._commit_left_over()
                 report = self._committed_report()
@@ -296,6 +297,7 @@ class MicroBatchJob:
         """What a batch before this attempt had prepared, and Spark has committed."""
         retries = self._commit_retries if retries is None else retries
         for batch, left in self._location.to_commit():
+            self._location.keep_commit(batch)
             commit_all(self._graph, load_committables(left.committables), retries, self._commit_backoff_ms)
             self._committed_run = batch, left.attempt
             self._search.taken(left.taken)
@@ -304,7 +306,6 @@ class MicroBatchJob:
     def _run_query(self, following: int) -> bool:
         """True: the job has come to its end. Raises when the query has failed."""
         self._reported, self._batch_error = None, None
-        self._stopped.check()
         self._first = following
         self._allow(following, first=True)
         attempt, self._query_attempt = self._attempt, self._location.begin_attempt()
@@ -428,6 +429,7 @@ class MicroBatchJob:
         """Spark has committed the batch. True: it was the last one."""
         batch = report.batch
         committables = load_committables(report.committables())
+        self._location.keep_commit(batch)
         commit_all(self._graph, committables, self._commit_retries, self._commit_backoff_ms)
         self._committed_run = batch, self._query_attempt
         self._search.taken(report.taken())

@@ -9,6 +9,9 @@ Spark writes `commits/<n>` when batch n is done with all its state. What the sin
 (`prepared`), committed after it (`committed`), and then forgotten. So after a crash it is known what to do: a batch
 that Spark has committed is committed by the sinks too, again if need be; one that Spark has not is run again, and what
 was prepared in it counts for nothing.
+
+Spark syncs nothing of what it writes. `keep_commit` does it for what says that a batch counts: after a power failure a
+batch whose sinks have committed would otherwise be run again.
 """
 
 from __future__ import annotations
@@ -136,6 +139,7 @@ class CheckpointLocation:
             )
         if self.next_batch:
             self._check_spark(self.next_batch - 1)
+            self._check_whole(self.next_batch - 1)
 
     def _check_spark(self, latest: int) -> None:
         """Spark begins anew, with batch 0 and nothing in its state, where the offsets are missing; where the state is,
@@ -146,6 +150,15 @@ class CheckpointLocation:
                     f"the checkpoint location {self.path} has lost a part of what Spark keeps there: batch {latest} is "
                     f"committed, and {missing} is not there. {self.what_to_do}"
                 )
+
+    def _check_whole(self, latest: int) -> None:
+        """Spark cannot go on after a commit without content, and the sinks have not committed such a batch."""
+        path = self._of_spark("commits", latest)
+        if os.path.getsize(path) == 0:
+            raise LocationError(
+                f"{path} is empty, as a power failure leaves it before the sinks have committed the batch. Delete the "
+                "file, and start the job again: it runs the batch once more"
+            )
 
     def check_shared(self, partitions: int) -> None:
         """To be asked when a batch has run: raises LocationError when the executors have written their state into some
@@ -197,7 +210,22 @@ class CheckpointLocation:
         return self._job
 
     def spark_committed(self, batch: int) -> bool:
-        return os.path.exists(os.path.join(self.path, "commits", str(batch)))
+        return os.path.exists(self._of_spark("commits", batch))
+
+    def keep_commit(self, batch: int) -> None:
+        """Call it when Spark has committed the batch, before anybody else does: from then on it has done so after a
+        power failure too, with the order that it was run with."""
+        for folder in ("offsets", "commits"):
+            path = os.path.join(self.path, folder)
+            for name in os.listdir(path):
+                if str(batch) in name.split("."):  # also `.<n>.crc`, which has to fit
+                    _sync_file(os.path.join(path, name))
+            sync_directory(path)
+        _sync_file(os.path.join(self.path, "metadata"))  # the id of the query
+        sync_directory(self.path)
+
+    def _of_spark(self, folder: str, batch: int) -> str:
+        return os.path.join(self.path, folder, str(batch))
 
     # ------------------------------------------------------------ what the sinks have prepared
     def prepared(self, batch: int, prepared: Prepared) -> None:
@@ -279,6 +307,12 @@ def _write(path: str, data: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_directory(os.path.dirname(path))
+
+
+def _sync_file(path: str) -> None:
+    """What another process has written, and may just be renaming."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def load_committables(pairs: Committables) -> dict[OperatorId, list[Any]]:
