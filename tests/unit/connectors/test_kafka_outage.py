@@ -7,15 +7,18 @@ import threading
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import ByteArraySchema
 from tidegate.connectors.kafka import lease, transactions, writers
 from tidegate.connectors.kafka.producers import ProducerFactory, TransactionalIds
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
-from tidegate.connectors.kafka.settings import KafkaError
-from tidegate.connectors.kafka.transactions import TransactionClient
+from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaError, refused
+from tidegate.connectors.kafka.transactions import TransactionClient, Witness
 from tidegate.connectors.kafka.writers import RecordProduction
+from tidegate.taskmanager.failure import may_pass
 
 NOWHERE = "127.0.0.1:1"
 
@@ -80,8 +83,34 @@ def test_records_that_nobody_acknowledges_are_said_to_wait(caplog: pytest.LogCap
         production.flush(SlowProducer(10, 10, 0), [])
     assert ["acknowledged: 10 are due" in caplog.records[0].getMessage(), len(caplog.records)] == [True, 2]
     impatient = RecordProduction(schema.build(), NOWHERE, 0.0, True)
-    with pytest.raises(KafkaError, match=r"10 records were not acknowledged .*message\.timeout\.ms"):
+    with pytest.raises(BrokerUnavailableError, match=r"10 records were not acknowledged .*message\.timeout\.ms"):
         impatient.flush(SlowProducer(10), [])
+
+
+@pytest.mark.parametrize(
+    ("code", "passes", "said"),
+    [
+        (Code._MSG_TIMED_OUT, True, r"no broker has taken a record for topic t, partition 1 within 60 s"),
+        (Code.NOT_ENOUGH_REPLICAS, True, r"no broker has taken a record for topic t, partition 1"),
+        (Code.MSG_SIZE_TOO_LARGE, False, r"the broker refuses a record for topic t, partition 1"),
+    ],
+)
+def test_an_outage_is_no_failure_of_the_program_that_would_end_a_job_for_good(
+    code: int, passes: bool, said: str
+) -> None:
+    schema = KafkaRecordSerializationSchema.builder().set_topic("t").set_value_serialization_schema(ByteArraySchema())
+    production = RecordProduction(schema.build(), NOWHERE, 60.0, True)
+    with pytest.raises(KafkaError, match=said) as at_the_barrier:
+        production.flush(SlowProducer(0), [(Code(code), "t", 1)])
+    assert may_pass(at_the_barrier.value) is passes
+    assert may_pass(refused("KafkaSink", "asking", NOWHERE, KafkaException(Code(code)))) is passes
+
+
+def test_a_transaction_whose_end_cannot_be_looked_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_SECONDS", 0.1)
+    with pytest.raises(KafkaError, match=rf"{NOWHERE}: topic t, partition 0, .*could not be read") as error:
+        client(0.0).fate(Witness("t", 0, 1))
+    assert may_pass(error.value)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
-from tidegate.connectors.kafka.settings import KafkaError, librdkafka_settings, refused
+from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaError, librdkafka_settings, refused
 from tidegate.connectors.kafka.transactions import OF_PRODUCERS, TransactionClient
 
 _SESSION_MS = 6000  # the least that brokers allow unless they are told otherwise
@@ -58,7 +58,7 @@ def check_held(prefix: str, owner: str | None, client: TransactionClient, second
         if owner is None or owner in members:
             return
         if time.monotonic() > deadline or client.pause(_POLL_SECONDS):
-            raise KafkaError(
+            raise BrokerUnavailableError(
                 f"KafkaSink: the driver of this job does not hold the transactional id prefix '{prefix}' any more, and "
                 f"did not take it again within {seconds:.0f} s. Does it run, and does it reach the broker?"
             )

@@ -51,6 +51,11 @@ class KafkaError(TidegateError):
     """Kafka has refused something, or does not answer; the message names the connector, the setting and what to do."""
 
 
+class BrokerUnavailableError(KafkaError):
+    """No broker answers, or none that could do it now. It may be over at the next try: the restart strategy alone
+    decides how often a job tries again, which ends sooner when its own program fails in the same way each time."""
+
+
 class _Secret(str):
     """Text that does not show itself when a library writes its settings into a debug log."""
 
@@ -163,8 +168,30 @@ def refused(connector: str, doing: str, servers: str, error: Exception) -> Kafka
         return KafkaError(
             f"{where}: this user lacks the rights ({text}). Ask for an ACL of the topic and of the prefix"
         )
-    if code in (Code._TRANSPORT, Code._TIMED_OUT, Code._ALL_BROKERS_DOWN, Code._RESOLVE):
-        return KafkaError(
+    if isinstance(cause, Code) and is_about_availability(cause):
+        return BrokerUnavailableError(
             f"{where}: no broker answers ({text}). Check bootstrap.servers, the network, security.protocol and sasl.*"
         )
     return KafkaError(f"{where}: {text}")
+
+
+def is_about_availability(error: Any) -> bool:
+    """Of an error of librdkafka: the broker, or what it needs, is away just now."""
+    from confluent_kafka import KafkaError as Code
+
+    away = {
+        Code._TRANSPORT,
+        Code._TIMED_OUT,
+        Code._MSG_TIMED_OUT,
+        Code._TIMED_OUT_QUEUE,
+        Code._ALL_BROKERS_DOWN,
+        Code._RESOLVE,
+        Code.REQUEST_TIMED_OUT,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_FOR_PARTITION,
+        Code.BROKER_NOT_AVAILABLE,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+    return error.code() in away or bool(error.retriable())

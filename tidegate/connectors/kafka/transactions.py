@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidegate.connectors.kafka.outage import BrokerWait
-from tidegate.connectors.kafka.settings import KafkaError, librdkafka_settings, python_settings
+from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaError, librdkafka_settings, python_settings
 
 _END_TXN_VERSION = 3
 _SECONDS = 15.0
@@ -219,7 +219,7 @@ class TransactionClient:
             if not problem or "[Error 69]" in problem:  # no such group
                 return sorted(member["client_id"] for member in (found["members"] if not problem else ()))
             if time.monotonic() > deadline or not any(f"[Error {code}]" in problem for code in _BUSY):
-                raise KafkaError(f"{self._connector}: asking for the members of group {group}: {problem}")
+                raise BrokerUnavailableError(f"{self._connector}: asking for the members of group {group}: {problem}")
             self._disconnect()
             time.sleep(0.2)
 
@@ -259,9 +259,9 @@ class TransactionClient:
                     return Fate.DELETED
         finally:
             consumer.close()
-        raise KafkaError(
-            f"{self._connector}: topic {witness.topic}, partition {witness.partition} could not be read in "
-            f"{_SECONDS:.0f} s"
+        raise BrokerUnavailableError(
+            f"{self._connector}, bootstrap servers {self._servers}: topic {witness.topic}, partition "
+            f"{witness.partition}, which tells how a transaction ended, could not be read within {_SECONDS:.0f} s"
         )
 
     def _ask(self, doing: str, ask: Callable[[Any], T]) -> T:
@@ -275,7 +275,8 @@ class TransactionClient:
                 self._disconnect()
                 if _passes(error) and wait.goes_on(doing, f"{type(error).__name__}: {error}"):
                     continue
-                raise KafkaError(
+                kind = BrokerUnavailableError if _passes(error) else KafkaError
+                raise kind(
                     f"{self._connector}, bootstrap servers {self._servers}: {doing} failed: {type(error).__name__}: "
                     f"{error}.{wait.waited}"
                 ) from None

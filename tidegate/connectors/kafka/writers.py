@@ -19,7 +19,7 @@ from tidegate.connectors.kafka.producers import (
     TransactionalIds,
 )
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema
-from tidegate.connectors.kafka.settings import KafkaError, refused
+from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaError, is_about_availability, refused
 from tidegate.connectors.kafka.transactions import EndResult, KafkaTransaction, TransactionClient
 from tidegate.contracts.connectors import SinkContext, SinkWriter
 
@@ -102,7 +102,7 @@ class RecordProduction:
                 return
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise KafkaError(
+                    raise BrokerUnavailableError(
                         f"KafkaSink, bootstrap servers {self._servers}: the broker has taken no records for "
                         f"{self._full_seconds:.0f} s (message.timeout.ms)"
                     ) from None
@@ -131,12 +131,18 @@ class RecordProduction:
             wait.over()
         if errors:
             error, topic, partition = errors[0]
+            if is_about_availability(error):
+                raise BrokerUnavailableError(
+                    f"KafkaSink, bootstrap servers {self._servers}: no broker has taken a record for "
+                    f"{_place(topic, partition)} within {self._full_seconds:.0f} s (message.timeout.ms): {error.str()}"
+                    ". What was written since the last checkpoint is written again after the restart"
+                )
             raise KafkaError(
                 f"KafkaSink: the broker refuses a record for {_place(topic, partition)}: {error.str()}. "
                 "Nothing of this checkpoint was committed; the records are written again after the restart"
             )
         if left:
-            raise KafkaError(
+            raise BrokerUnavailableError(
                 f"KafkaSink, bootstrap servers {self._servers}: {left} records were not acknowledged within "
                 f"{self._full_seconds:.0f} s (message.timeout.ms); they are written again after the restart"
             )
@@ -300,7 +306,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
                 continue
             result = self._client.ended(found.transactional_id, found.producer_id, found.epoch, False, _ABORT_SECONDS)
             if result is EndResult.BUSY:
-                raise KafkaError(
+                raise BrokerUnavailableError(
                     f"KafkaSink: transaction {found.transactional_id}, left over from an earlier attempt, could not be "
                     f"aborted in {_ABORT_SECONDS:.0f} s. See: tidegate kafka transactions list"
                 )
