@@ -23,6 +23,7 @@ from tests.spark.recovery_kit import until
 from tidegate.common import Row, Types
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.types import RowKind
+from tidegate.connectors.postgres import append
 from tidegate.connectors.postgres import prefix as prefix_module
 from tidegate.connectors.postgres.connection import PostgresError
 from tidegate.connectors.postgres.sink import PostgresSink, PostgresSinkBuilder
@@ -108,6 +109,24 @@ def test_rows_are_seen_after_the_commit_and_a_commit_may_be_repeated(database: D
         database.psql(f"SELECT id, text, amount FROM {table} WHERE id IN (4, 5) ORDER BY id")
         == "4|x|1.25\n5|row 5|1.25\n"
     )
+
+
+@pytest.mark.parametrize("given", [None, "200ms"], ids=["ours", "of the url"])
+def test_a_unique_key_that_repeats_between_barriers_is_an_error_and_no_hang(
+    database: Database, table: str, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    """The prepared transaction that has the key cannot be committed before the checkpoint that the COPY holds up."""
+    monkeypatch.setattr(append, "_LOCK_SECONDS", 0.2 if given is None else 600.0)
+    url = database.url + (f"?options=-c%20lock_timeout%3D{given}" if given else "")
+    writer = open_writer(PostgresSink.builder().set_url(url).set_table(table).build())
+    first = barrier_of(writer, rows(1, 2))
+    with pytest.raises(PostgresError, match=rf'writing to "{table}": .*lock timeout.*"{table}_pkey".*upsert\(\)'):
+        barrier_of(writer, rows(3, 2))
+    assert writer.committer.commit(first) == []
+    again = open_writer(to(database, table).build())
+    with pytest.raises(PostgresError, match=rf'"{table}_pkey".*upsert\(\)'):
+        barrier_of(again, rows(3, 2))
+    assert ids(database, table) == [1, 2]
 
 
 def test_another_process_commits_what_a_killed_one_prepared_also_after_the_database_was_killed(name: str) -> None:

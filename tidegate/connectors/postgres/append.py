@@ -19,6 +19,7 @@ from tidegate.connectors.postgres.prefix import take_prefix
 from tidegate.connectors.postgres.tables import Table, copy_rows, look_up, quoted, rows_of
 from tidegate.contracts.connectors import CommittableLostError, Committer, SinkContext, SinkWriter
 
+_LOCK_SECONDS = 30.0  # that a COPY waits for another transaction, unless the url sets lock_timeout itself
 _WAITING = 8  # transactions of one writer that may wait for their commit before it takes no more records
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,11 @@ class AppendWriter(SinkWriter[Any, PreparedTransaction]):
                 take_prefix(self._connection, prefix, context.job_id)
             if not context.of_one_attempt:
                 self._roll_back_leftovers(prefix, context)
+            # While it waits the task stands still: a wait that cannot end would be told by nobody.
+            self._connection.execute(
+                "SELECT set_config('lock_timeout', %s, false) WHERE current_setting('lock_timeout') = '0'",
+                [f"{_LOCK_SECONDS * 1000:.0f}ms"],
+            )
         except psycopg.Error as error:
             raise self._url.refused("rolling back what an earlier attempt has left", error) from None
 
@@ -104,7 +110,7 @@ class AppendWriter(SinkWriter[Any, PreparedTransaction]):
                 self._copy.set_types(self._table.types)
             copy_rows(self._copy, self._url.connector, rows)
         except psycopg.Error as error:
-            raise self._url.refused(f"writing to {self._table.name}", error) from None
+            raise self._refused(error) from None
 
     def flush(self, end_of_input: bool) -> None:
         import psycopg
@@ -115,7 +121,28 @@ class AppendWriter(SinkWriter[Any, PreparedTransaction]):
         try:
             copying.__exit__(None, None, None)
         except psycopg.Error as error:
-            raise self._url.refused(f"writing to {self._table.name}", error) from None
+            raise self._refused(error) from None
+
+    def _refused(self, error: Any) -> PostgresError:
+        """Of a COPY. A key of a unique index that repeats is either there already, or in a transaction of this sink
+        that is prepared: that one can only be committed when the checkpoint is complete, which waits for this COPY."""
+        import psycopg
+
+        remedy = (
+            f"If a unique key of {self._table.name} can come twice in the stream, upsert by it (upsert()); otherwise "
+        )
+        hint = ""
+        if isinstance(error, psycopg.errors.UniqueViolation):
+            hint = f". {remedy}the row was in the table before, or is from an earlier run of this job"
+        elif isinstance(error, psycopg.errors.LockNotAvailable):
+            where = " ".join((error.diag.context or "").split())
+            hint = (
+                f" ({where}): another transaction, which may be a prepared one of this sink, holds the same key or a "
+                f"lock on the table. {remedy}pg_locks and pg_prepared_xacts tell who. A longer wait: "
+                "options='-c lock_timeout=...' in the url"
+            )
+        refused = self._url.refused(f"writing to {self._table.name}", error)
+        return PostgresError(f"{refused}{hint}")
 
     def prepare_commit(self) -> list[PreparedTransaction]:
         import psycopg
