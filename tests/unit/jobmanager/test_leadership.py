@@ -32,7 +32,17 @@ from tidegate.jobmanager.leadership.job_record import (
     encode,
 )
 from tidegate.jobmanager.leadership.leadership import JobHasEndedError, Leadership
-from tidegate.jobmanager.leadership.record_claim import MAX_OLDER, CheckpointCompleted, SavepointCompleted, applied
+from tidegate.jobmanager.leadership.record_claim import (
+    MAX_OLDER,
+    CheckpointCompleted,
+    PutRecord,
+    RecordClaim,
+    RecordFound,
+    RecordInstruction,
+    RecordRefused,
+    SavepointCompleted,
+    applied,
+)
 from tidegate.jobmanager.leadership.settings import HighAvailability
 from tidegate.protocol.instructions import CancelGang, DeleteOrphans, Recording, Send, SubmitGang
 from tidegate.protocol.messages import Leave, MasterHeartbeat
@@ -88,6 +98,19 @@ def put(found: Leadership, change: Any) -> Recording:
 
 
 # ---------------------------------------------------------------- leading
+
+
+def test_a_store_that_refuses_every_write_of_the_record_is_asked_again_after_a_pause() -> None:
+    claim = RecordClaim("me", JobRecord(job_id="0", name="job", graph=GraphOutline(operators=(), edges=())), "there")
+    asked = 0
+    instruction: RecordInstruction | None = claim.start()
+    for now in range(2000):
+        instruction = instruction or claim.on_tick(now, True)
+        while instruction is not None and asked < 10_000:
+            asked += 1
+            refused = isinstance(instruction, PutRecord)
+            instruction = claim.on_answer(RecordRefused() if refused else RecordFound(None, None), now, True)
+    assert 10 <= asked <= 2 * 2000 / claim.retry_ms + 4
 
 
 def test_a_second_driver_goes_on_with_what_the_first_has_recorded(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,8 +25,22 @@ from tidegate.storage.job_lock import LeaseJobLock
 from tidegate.storage.leases import cells, keeper
 from tidegate.storage.leases.answers import stored
 from tidegate.storage.leases.cells import BestEffortCell, FileCell, S3Cell, open_cell
+from tidegate.storage.leases.failing import Failing
 from tidegate.storage.leases.keeper import DirectoryTakenError, LeaseKeeper, LeaseLostError, Waited
-from tidegate.storage.leases.lease import LeaseRecord, LeaseTimes, Stored
+from tidegate.storage.leases.lease import (
+    Answer,
+    Found,
+    Instruction,
+    Lease,
+    LeaseRecord,
+    LeaseTimes,
+    Owning,
+    Read,
+    Refused,
+    Stored,
+    Watching,
+    Written,
+)
 from tidegate.storage.location import StorageLocation
 
 TIMES = LeaseTimes(lease_ms=600, renew_ms=150, look_ms=50)
@@ -115,6 +132,153 @@ def test_a_store_without_conditional_writes_is_refused_or_warned_of(tmp_path, mo
     monkeypatch.setattr(cells, "_s3_client", stores_client)
     with pytest.raises(ConfigurationError, match=r"boto3: pip install 'tidegate\[s3\]'"):
         open_cell(location, "_lock", conditional=True)
+
+
+def test_a_store_that_refuses_what_it_should_accept_is_refused(monkeypatch, s3_server):
+    endpoint, _ = s3_server
+
+    def refuses_etags(options, request_s):
+        client = stores_client(options, request_s)
+        put = client.put_object
+        client.put_object = lambda **a: put(**a | ({"IfMatch": '"another"'} if "IfMatch" in a else {}))
+        return client
+
+    stores_client = cells._s3_client
+    monkeypatch.setattr(cells, "_s3_client", refuses_etags)
+    with pytest.raises(ConfigurationError, match=r"refuses a conditional write \(If-Match\) also when its condition"):
+        open_cell(StorageLocation.parse(f"s3://bucket/x?endpoint_override={endpoint}"), "_lock", conditional=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(errno.EPERM, "makes no hard links"), (errno.ENOTSUP, "makes no hard"), (None, "over a file")]
+)
+def test_a_disk_without_hard_links_is_refused(tmp_path, monkeypatch, caplog, number, why):
+    def link(source, target):
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+        shutil.copy(source, target)
+
+    monkeypatch.setattr(cells.os, "link", link)
+    location = StorageLocation.parse(str(tmp_path / "not made yet"))
+    with pytest.raises(ConfigurationError, match=f"no lease can be kept here, since this disk .*{why}"):
+        open_cell(location, "lease", conditional=True)
+    assert isinstance(open_cell(location, "lease", conditional=False), BestEffortCell)
+    assert "best effort" in caplog.text
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_with_hard_links_is_left_as_it_was(tmp_path):
+    assert isinstance(open_cell(StorageLocation.parse(str(tmp_path / "new")), "lease", conditional=True), FileCell)
+    assert os.listdir(tmp_path) == []
+
+
+# ---------------------------------------------------------------- a store that refuses what it should accept
+
+
+def asked_within(ms: int, lease: Lease, answers: Callable[[Instruction], Answer]) -> int:
+    """How often the store is asked when it answers at once."""
+    count, asked = 0, None
+    for now in range(ms):
+        asked = lease.on_tick(now)
+        while asked is not None and count < 10_000:
+            count += 1
+            asked = lease.on_answer(answers(asked), now)
+    return count
+
+
+def test_a_store_that_refuses_every_write_is_not_asked_as_fast_as_it_answers():
+    free = Stored(LeaseRecord(owner="before", epoch=3, beat=1, lease_ms=600, released=True), "7")
+    for there in (None, free):
+
+        def refuses(instruction: Instruction, there: Stored | None = there) -> Answer:
+            return Found(there) if isinstance(instruction, Read) else Refused()
+
+        lease = Lease("me", TIMES)
+        assert 10 <= asked_within(1000, lease, refuses) <= 2 * 1000 / TIMES.look_ms + 4
+        assert isinstance(lease.state, Watching)
+
+
+def test_an_owner_whose_renewals_are_refused_asks_again_after_a_pause_and_goes_on_when_they_are_not():
+    stored: list[Stored] = []
+    refusing = False
+
+    def store(instruction: Instruction) -> Answer:
+        if isinstance(instruction, Read):
+            return Found(stored[-1] if stored else None)
+        if refusing:
+            return Refused()
+        stored.append(Stored(instruction.record, str(len(stored))))
+        return Written(stored[-1].version)
+
+    lease = Lease("me", TIMES)
+    asked_within(300, lease, store)
+    assert lease.held(300)
+    refusing = True
+    assert asked_within(1000, lease, store) <= 3 * 1000 / TIMES.look_ms + 4
+    assert isinstance(lease.state, Owning)
+    refusing = False
+    asked_within(1100, lease, store)
+    assert lease.held(1100)
+
+
+# ---------------------------------------------------------------- a store that fails
+
+
+class Broken(FileCell):
+    """Without a byte left, from `full` on."""
+
+    full = False
+
+    def put(self, data, expected):
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().put(data, expected)
+
+
+def test_a_store_that_fails_is_told_of_and_named_as_the_cause(tmp_path, caplog):
+    store = Broken(StorageLocation.parse(str(tmp_path)), "_lock")
+    owner = LeaseKeeper(store, TIMES)
+    owner.start()
+    assert owner.wait(60) is Waited.HELD
+    assert owner.trouble is None
+    store.full = True
+    end = time.monotonic() + 60
+    while owner.held() and time.monotonic() < end:
+        time.sleep(0.01)
+    with pytest.raises(LeaseLostError, match=r"could not be renewed in time \(the store: OSError: .*No space left"):
+        owner.check()
+    (told,) = [text for text in caplog.messages if "No space left" in text]  # once in five seconds
+    assert f"the lease in {tmp_path}/_lock cannot be read or written" in told
+    owner.release()
+
+
+def test_one_who_waits_for_a_lease_is_told_why_it_does_not_come(tmp_path, caplog):
+    store = Broken(StorageLocation.parse(str(tmp_path)), "_lock")
+    store.full = True
+    waiting = LeaseKeeper(store, TIMES)
+    waiting.start()
+    end = time.monotonic() + 60
+    while waiting.trouble is None and time.monotonic() < end:
+        time.sleep(0.01)
+    assert "No space left" in (waiting.trouble or "")
+    assert "No space left" in caplog.text
+    store.full = False
+    assert waiting.wait(60) is Waited.HELD
+    assert waiting.trouble is None
+    waiting.release()
+
+
+def test_what_fails_again_and_again_is_told_at_doubling_intervals():
+    now = [0.0]
+    failing = Failing(lambda: now[0])
+    told = []
+    for second in range(1000):
+        now[0] = float(second)
+        if failing.again():
+            told.append(second)
+    assert told == [0, 5, 10, 20, 40, 80, 160, 320, 640]
+    now[0] = 2000.0  # a trouble of its own
+    assert failing.again()
 
 
 # ---------------------------------------------------------------- the thread

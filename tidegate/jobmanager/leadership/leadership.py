@@ -33,6 +33,7 @@ from tidegate.jobmanager.leadership.record_claim import (
 )
 from tidegate.protocol.instructions import Recording
 from tidegate.storage.leases.cells import Cell
+from tidegate.storage.leases.failing import Failing
 from tidegate.storage.leases.keeper import LeaseKeeper, LeaseLostError, Waited, steady_ms
 from tidegate.storage.leases.lease import LeaseTimes
 
@@ -40,7 +41,6 @@ log = logging.getLogger("tidegate.jobmanager")
 
 _PATIENCE_S = 10.0  # with a store that is slow to answer, on top of the time that a lease takes to run out
 RECORD_PATIENCE_S = 60.0  # with a record that cannot be written while the lease is renewed
-_WARN_EVERY_S = 5.0  # at first; then at doubling intervals
 _GLANCE_S = 0.25  # how often a program that waits looks whether it was interrupted
 _STILL_WAITING_S = 300.0
 _MEANWHILE_S = 40.0  # Spark ends Python workers that had nothing to do for a minute
@@ -77,7 +77,7 @@ class Leadership:
         self._closing = False
         self._put_at_ms: dict[int, float] = {}  # of changes that are not settled, oldest first
         self._gave_up = False  # the record could not be written for too long
-        self._unanswered = _Failing()
+        self._unanswered = Failing()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Callable[[Recording], None]] = {}  # the record's thread only, but for new ones
         self._thread = threading.Thread(target=self._run, name="tidegate-record", daemon=True)
@@ -195,9 +195,11 @@ class Leadership:
                 meanwhile()
                 idle_since = time.monotonic()
             if not standby and waited > lease_s + _PATIENCE_S:
+                trouble = self._keeper.trouble
+                why = "the store does not answer, or others try the same" if trouble is None else trouble
                 raise ConfigurationError(
-                    f"{self._keeper.where}: no lease was to be had within {waited:.0f} s: the store does not answer, "
-                    "or others try the same; see that it can be read and written, and try again"
+                    f"{self._keeper.where}: no lease was to be had within {waited:.0f} s: {why}; see that it can be "
+                    "read and written, and try again"
                 )
             if rival is not None and (not told or waited - told > _STILL_WAITING_S):
                 told = waited
@@ -307,7 +309,7 @@ class Leadership:
                 log.warning("the record of the job in %s: %s: %s", self._cell.where, type(error).__name__, error)
             return RecordUnanswered()
         if isinstance(answer, RecordWritten):
-            self._unanswered = _Failing()
+            self._unanswered = Failing()
         return answer
 
     def _asked(self, instruction: RecordInstruction) -> RecordAnswer:
@@ -318,21 +320,3 @@ class Leadership:
         if content is None:
             return RecordFound(None, None)
         return RecordFound(decode(content.data, self._cell.where), content.version)
-
-
-class _Failing:
-    """How often to tell of what fails again and again."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None  # the first time
-        self._due = 0.0
-
-    def again(self) -> bool:
-        """It has failed once more: whether that is to be told."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = self._due = now
-        if now < self._due:
-            return False
-        self._due = now + max(_WARN_EVERY_S, now - self._since)
-        return True

@@ -164,6 +164,7 @@ class RecordClaim:
     settled: list[tuple[int, Recording]] = field(default_factory=list)  # number of the change -> what became of it
     _wanted: deque[tuple[int, Change]] = field(default_factory=deque)  # the first one may be under way
     _under_way: PutRecord | None = None  # written, or perhaps not: repeated until that is known
+    _refused: PutRecord | None = None  # of which that was the last answer
     _asked: bool = False
     _retry_at: float | None = None
     _beat: int = 0
@@ -205,6 +206,10 @@ class RecordClaim:
             case RecordUnusable(why) if not isinstance(self.state, Leading):
                 self.state = Barred(why)
             case RecordRefused() if held:
+                if self._under_way is self._refused:  # though a look has shown that it should not be
+                    self._retry_at = now_ms + self.retry_ms
+                    return None
+                self._refused = self._under_way
                 return self._ask(ReadRecord())
             case RecordUnanswered() if held:
                 self._retry_at = now_ms + self.retry_ms

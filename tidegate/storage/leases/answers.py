@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
 from tidegate.common.decoding import UNREADABLE
@@ -21,8 +19,6 @@ from tidegate.storage.leases.lease import (
     Written,
 )
 
-log = logging.getLogger("tidegate.storage")
-
 
 def answer(cell: Cell, instruction: Instruction) -> Answer:
     """Carry it out. Never raises."""
@@ -35,8 +31,7 @@ def answer(cell: Cell, instruction: Instruction) -> Answer:
                 version = cell.put(msgspec.json.encode(record), expected)
                 return Refused() if version is None else Written(version)
     except Exception as error:
-        log.debug("the lease in %s: %s: %s", cell.where, type(error).__name__, error)
-        return Unanswered()
+        return Unanswered(f"{type(error).__name__}: {error}")
 
 
 def stored(data: bytes, version: str) -> Stored:

@@ -7,6 +7,7 @@ that hangs does not cost a lease; a disk that hangs holds up the thread of its u
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -32,6 +33,7 @@ log = logging.getLogger("tidegate.storage")
 
 _KEPT = 8  # contents of a cell in files: the newest counts
 _LITTER_S = 3600.0
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _REQUEST_S = 5.0
 
 
@@ -68,10 +70,13 @@ def open_cell(location: StorageLocation, name: str, *, conditional: bool, reques
     `conditional`: refuse (ConfigurationError) a store that has no conditional writes. Otherwise such a store is used as
     well as it can be, with a warning: of two that write within the same moment the first is overwritten, and finds out
     when it writes again."""
-    if location.is_local:
-        return FileCell(location, name)
     why = why_never_conditional(location)
-    if why is None:
+    if location.is_local:
+        cell = FileCell(location, name)
+        why = cell.why_unusable()
+        if why is None:
+            return cell
+    elif why is None:
         try:
             return S3Cell(location, name, request_s)
         except ImportError:
@@ -80,8 +85,8 @@ def open_cell(location: StorageLocation, name: str, *, conditional: bool, reques
             why = str(error)
     if conditional:
         raise ConfigurationError(
-            f"{location.uri}: no lease can be kept here, since {why}; use a local or shared disk, or an S3 store with "
-            "conditional writes"
+            f"{location.uri}: no lease can be kept here, since {why}; use a local or shared disk that has hard links, "
+            "or an S3 store with conditional writes"
         )
     log.warning("%s: that no other run uses it at the same time is ensured as a best effort only: %s", location, why)
     return BestEffortCell(open_files(location), name)
@@ -145,6 +150,27 @@ class FileCell:
         return str(number)
 
     def close(self) -> None: ...
+
+    def why_unusable(self) -> str | None:
+        """Why the disk has no links as `put` needs them, which is tried out; None: it has, or that cannot be told."""
+        folder = self._directory
+        while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)  # it is made when something is put
+        probe = os.path.join(folder, f"{self._name}.probe-{uuid.uuid4().hex}")
+        linked = f"{probe}-link"
+        try:
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._permissions.file))
+            os.link(probe, linked)
+            os.link(probe, linked)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            return f"this disk makes no hard links ({error})" if error.errno in _NO_LINKS else None
+        finally:
+            for path in (probe, linked):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        return "this disk makes a hard link over a file that is there"
 
     def _path(self, number: int) -> str:
         return f"{self.where}-{number}"
@@ -214,11 +240,16 @@ class S3Cell:
             first = self._put(probe, b"1", None)
             heeded = first is not None and self._put(probe, b"2", None) is None
             heeded = heeded and self._put(probe, b"2", '"00000000000000000000000000000000"') is None
+            replaced = heeded and self._put(probe, b"3", first) is not None
         finally:
             with contextlib.suppress(Exception):
                 self._client.delete_object(Bucket=self._bucket, Key=probe)
         if not heeded:
             raise NoConditionalWrites(f"{self.where}: the server does not heed the conditions of conditional writes")
+        if not replaced:
+            raise NoConditionalWrites(
+                f"{self.where}: the server refuses a conditional write (If-Match) also when its condition holds"
+            )
 
 
 def _s3_client(options: dict[str, str], request_s: float) -> Any:

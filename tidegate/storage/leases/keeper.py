@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import os
 import socket
 import threading
@@ -13,7 +14,19 @@ import uuid
 from tidegate.common.errors import SnapshotError
 from tidegate.storage.leases.answers import answer
 from tidegate.storage.leases.cells import Cell
-from tidegate.storage.leases.lease import Instruction, Lease, LeaseRecord, LeaseTimes, Over
+from tidegate.storage.leases.failing import Failing
+from tidegate.storage.leases.lease import (
+    Answer,
+    Instruction,
+    Lease,
+    LeaseRecord,
+    LeaseTimes,
+    Over,
+    Unanswered,
+    Written,
+)
+
+log = logging.getLogger("tidegate.storage")
 
 
 class LeaseLostError(SnapshotError):
@@ -48,6 +61,8 @@ class LeaseKeeper:
         self._store = store
         self._changed = threading.Condition()  # guards the lease; told after every event
         self._stopping = False
+        self._failing = Failing()
+        self._trouble: str | None = None
         self._thread = threading.Thread(target=self._run, name="tidegate-lease", daemon=True)
 
     @property
@@ -76,9 +91,16 @@ class LeaseKeeper:
         with self._changed:
             return isinstance(self._lease.state, Over) and not self._stopping
 
+    @property
+    def trouble(self) -> str | None:
+        """What the store has last said instead of an answer. None: nothing since the lease was last written."""
+        with self._changed:
+            return self._trouble
+
     def why_not(self) -> str:
         """Of a lease that was held and is not any more."""
-        return "another run has taken it" if self.lost() else "it could not be renewed in time"
+        why = "another run has taken it" if self.lost() else "it could not be renewed in time"
+        return why if self.trouble is None else f"{why} (the store: {self.trouble})"
 
     def check(self) -> None:
         """LeaseLostError unless the lease is held at this moment; DirectoryTakenError when it never will be again."""
@@ -138,6 +160,7 @@ class LeaseKeeper:
         while instruction is not None:
             result = answer(self._store, instruction)
             with self._changed:
+                self._note_trouble(result)
                 instruction = self._lease.on_answer(result, steady_ms())
                 rival = self._lease.rival
                 if instruction is None and rival is not None and _is_dead(rival):
@@ -146,6 +169,14 @@ class LeaseKeeper:
                 if self._stopping:
                     # What the lease would ask next is not asked: its end is, which needs no other answer.
                     return
+
+    def _note_trouble(self, result: Answer) -> None:
+        if isinstance(result, Written):
+            self._failing, self._trouble = Failing(), None
+        elif isinstance(result, Unanswered):
+            self._trouble = result.why
+            if self._failing.again():
+                log.warning("the lease in %s cannot be read or written: %s", self._store.where, result.why)
 
 
 def this_machine() -> str:

@@ -103,6 +103,8 @@ class Refused:
 class Unanswered:
     """Nobody knows whether it was carried out, or will be."""
 
+    why: str = ""  # for people
+
 
 Answer = Found | Written | Refused | Unanswered
 
@@ -155,6 +157,7 @@ class Lease:
     _beat: int = 0  # of the last write
     _begun: dict[int, float] = field(default_factory=dict)  # beat -> when its write began; those that may still count
     _asked: Instruction | None = None
+    _refused: tuple[str | None] | None = None  # the version at which a write was refused, and none was made since
 
     # ------------------------------------------------------------ what is known
     def held(self, now_ms: float) -> bool:
@@ -227,6 +230,9 @@ class Lease:
                 self._own(asked.record, version)
                 return None
             case Refused():
+                if self._refused_again(asked):
+                    self.state = Watching(state.seen, state.since_ms, now_ms + self.times.look_ms)
+                    return None
                 return self._ask(Read())
             case Unanswered():
                 self.state = Watching(state.seen, state.since_ms, now_ms + self.times.look_ms)
@@ -269,6 +275,9 @@ class Lease:
                 return None
             case Refused():
                 # Perhaps by an earlier write of our own, whose answer was lost.
+                if self._refused_again(asked):
+                    self.state = _in_doubt(state, now_ms + self.times.look_ms)
+                    return None
                 self.state = _in_doubt(state, now_ms)
                 return self._ask(Read())
             case Unanswered():
@@ -284,7 +293,16 @@ class Lease:
                 return self.on_tick(now_ms)
 
     # ------------------------------------------------------------ steps
+    def _refused_again(self, asked: Instruction | None) -> bool:
+        """Whether the store refuses what it should accept: the second write at one version, which a look has shown to
+        be the right one. It is asked again after a pause, and not as fast as it answers."""
+        assert isinstance(asked, Put)
+        before, self._refused = self._refused, (asked.expected,)
+        return before == self._refused
+
     def _own(self, record: LeaseRecord, version: str) -> None:
+        if version != (self._refused and self._refused[0]):
+            self._refused = None
         begun = self._begun.get(record.beat, float("-inf"))  # forgotten: then it is not trusted, and renewed at once
         self.state = Owning(record.epoch, version, begun + self.times.lease_ms, begun + self.times.renew_ms)
         self._begun = {beat: at for beat, at in self._begun.items() if beat >= record.beat}
