@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.simulation.lease_world import BrokenLease, Driver, World
+from tests.simulation.lease_world import FAULTY_MS, BrokenLease, Driver, World
 from tidegate.common.ids import CheckpointId
 from tidegate.jobmanager.leadership.job_record import GraphOutline, JobRecord, SnapshotPointer
 from tidegate.jobmanager.leadership.record_claim import (
@@ -267,3 +267,15 @@ class LeaderWorld(World):
             raise BrokenLease(f"seed {self.seed}: the record names {pointer.path}, which is not there")
         if before is not None and (pointer is None or pointer.checkpoint_id < before.checkpoint_id):
             raise BrokenLease(f"seed {self.seed}: the record went back from {before} to {pointer}")
+
+
+def run_leader_world(world: LeaderWorld) -> LeaderWorld:
+    """To its end: faults for a while, then none. Raises BrokenLease."""
+    world.run(FAULTY_MS)
+    world.heal()
+    world.run(FAULTY_MS + 6_000)
+    before = len(world.target.chain)
+    world.run(FAULTY_MS + 8_000)
+    if len(world.target.chain) == before:
+        raise BrokenLease(f"seed {world.seed}: the job does not go on although nothing fails any more")
+    return world

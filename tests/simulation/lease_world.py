@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 
 from tidegate.storage.leases.lease import (
@@ -21,9 +22,11 @@ from tidegate.storage.leases.lease import (
     Written,
 )
 
+FAULTY_MS = 30_000.0
 TIMES = LeaseTimes(lease_ms=1000.0, renew_ms=300.0, look_ms=100.0, drift=0.05)
 _RATES = 0.02  # each clock differs by no more than this from the true rate
 _WORK_MS = 50.0
+_FAULTS = ("driver frozen", "driver cut off", "driver killed", "driver frozen, then cut off")
 _GIVE_UP_MS = 400.0  # a driver waits no longer for an answer
 
 
@@ -120,6 +123,7 @@ class World:
         self.loss = 0.05 if faults else 0.0
         self.store = Store()
         self.log: list[tuple[float, str, int]] = []  # (time, owner, epoch) of everything done under the lease
+        self.struck: Counter[str] = Counter()  # faults
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._names = itertools.count()
@@ -170,7 +174,9 @@ class World:
         if self.random.random() < 0.6:  # most of all to the one that matters
             driver = next((d for d in self.drivers if d.held()), driver)
         length = self.random.choice([50.0, 500.0, 1000.0, 1200.0, 3000.0])
-        match self.random.randrange(4):
+        kind = self.random.randrange(4)
+        self.struck[_FAULTS[kind]] += 1
+        match kind:
             case 0:
                 driver.frozen_until = self.now + length
             case 1:
@@ -198,3 +204,16 @@ class World:
             if owners.setdefault(epoch, owner) != owner:
                 raise BrokenLease(f"seed {self.seed}: epoch {epoch} belongs to {owners[epoch]} and {owner}")
             last = epoch
+
+
+def run_lease_world(world: World) -> World:
+    """To its end: faults for a while, then none. Raises BrokenLease."""
+    world.run(FAULTY_MS)
+    world.heal()
+    world.run(FAULTY_MS + 5_000)
+    before = len(world.log)
+    world.run(FAULTY_MS + 6_000)
+    world.check_log()
+    if len(world.log) == before:
+        raise BrokenLease(f"seed {world.seed}: nobody owns it although nothing fails any more")
+    return world

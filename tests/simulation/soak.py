@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import Mode, Variation
+from tests.simulation.world_soak import soak_worlds
 
 FIRST_SEED = 10**6
 """The tests use seeds below this one."""
@@ -122,16 +123,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="stop after so long (default: never)")
     parser.add_argument("--first-seed", type=int, help="default: a random one")
     parser.add_argument("--processes", type=int, default=1, help="seeds are dealt out among them (default: 1)")
+    parser.add_argument("--worlds", type=int, metavar="N", help="instead: N worlds of leases and of leaders")
     parser.add_argument("--mode", choices=[m.value for m in Mode], help="default: all in turn")
     parser.add_argument("--variation", choices=[v.value for v in Variation], help="default: all in turn")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _stop)
+    if arguments.worlds is not None:
+        return soak_worlds(arguments.first_seed or random.SystemRandom().randrange(FIRST_SEED, 10**9), arguments.worlds)
     modes = [Mode(arguments.mode)] if arguments.mode else list(Mode)
     variations = [Variation(arguments.variation)] if arguments.variation else list(Variation)
     kinds = [kind for kind in itertools.product(variations, modes) if kind != (Variation.LED, Mode.NONE)]  # no record
     first: int = arguments.first_seed or random.SystemRandom().randrange(FIRST_SEED, 10**9)
     print(f"seeds from {first} on: {', '.join(f'{m.value} {v.value}' for v, m in kinds)}", flush=True)
     _be_quiet()
-    signal.signal(signal.SIGTERM, _stop)
     several = arguments.processes > 1
     source = _from_processes(first, arguments.processes, kinds) if several else tallies(first, 1, kinds)
     total = Tally()

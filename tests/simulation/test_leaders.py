@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.leader_world import Checkpoint, LeaderDriver, LeaderWorld
+from tests.simulation.leader_world import run_leader_world as run
 from tests.simulation.lease_world import TIMES, BrokenLease
 from tidegate.jobmanager.leadership.record_claim import (
     Claiming,
@@ -17,19 +18,6 @@ from tidegate.jobmanager.leadership.record_claim import (
     RecordInstruction,
 )
 from tidegate.storage.leases.lease import Instruction, Lease
-
-FAULTY_MS = 30_000.0
-
-
-def run(world: LeaderWorld) -> LeaderWorld:
-    world.run(FAULTY_MS)
-    world.heal()
-    world.run(FAULTY_MS + 6_000)
-    before = len(world.target.chain)
-    world.run(FAULTY_MS + 8_000)
-    if len(world.target.chain) == before:
-        raise BrokenLease(f"seed {world.seed}: the job does not go on although nothing fails any more")
-    return world
 
 
 @pytest.mark.parametrize("seed", range(60))

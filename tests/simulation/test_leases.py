@@ -7,21 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.lease_world import TIMES, BrokenLease, World
+from tests.simulation.lease_world import run_lease_world as run
 from tidegate.storage.leases.lease import Answer, End, Instruction, Lease, LeaseRecord, LeaseTimes, Over, Put, Stored
-
-FAULTY_MS = 30_000.0
-
-
-def run(world: World) -> World:
-    world.run(FAULTY_MS)
-    world.heal()
-    world.run(FAULTY_MS + 5_000)
-    before = len(world.log)
-    world.run(FAULTY_MS + 6_000)
-    world.check_log()
-    if len(world.log) == before:
-        raise BrokenLease(f"seed {world.seed}: nobody owns it although nothing fails any more")
-    return world
 
 
 @pytest.mark.parametrize("seed", range(60))
