@@ -180,9 +180,8 @@ class Rounds:
                     break
                 again = self._next_segment(segment, result, code, draw, len(run.faults) - before)
                 if again is None:
-                    finished = result is not None and result.status == "FINISHED"
-                    if not finished or (code != 0 and not segment.kinds):
-                        run.problem = _why(code, result, output)
+                    if code != 0 or result is None or result.status != JobStatus.FINISHED.name:
+                        run.problem = _why(code, result, output, segment.number + 1)
                     break
                 segment = again
         run.seconds = time.monotonic() - began
@@ -266,8 +265,16 @@ def latest_state(run: Run) -> str | None:
     return max(found)[2] if found else None
 
 
-def _why(code: int, result: SegmentResult | None, output: str) -> str:
-    if result is not None and result.failures:
+def _why(code: int, result: SegmentResult | None, output: str, starts: int) -> str:
+    """`starts`: how often the program was started in this run."""
+    if result is not None and result.status == JobStatus.FINISHED.name:
+        reason = f"the job has finished, but the program ended with exit code {code}"
+        if starts > 1:
+            reason += (
+                f" (start {starts} of this round: what an earlier start has got from execute_and_collect() a later "
+                "one does not get again, as after a real failure of the driver)"
+            )
+    elif result is not None and result.failures:
         reason = f"the job ended as {result.status}: {result.failures[-1].summary}"
     else:
         reason = f"the program ended with exit code {code}"

@@ -12,10 +12,19 @@ import msgspec
 import pytest
 
 from tidegate.chaos import child
+from tidegate.chaos.comparison import Verdict
 from tidegate.chaos.process_groups import ProcessGroups
 from tidegate.chaos.rewriting import ChaosError
 from tidegate.chaos.rounds import Rounds
-from tidegate.chaos.segment import VARIABLE, Segment, SegmentResult, faults_of, problem_of, write_result
+from tidegate.chaos.segment import (
+    VARIABLE,
+    FailureSeen,
+    Segment,
+    SegmentResult,
+    faults_of,
+    problem_of,
+    write_result,
+)
 from tidegate.chaos.wishes import Wishes
 from tidegate.common import JobStatus
 from tidegate.common.completable_future import CompletableFuture
@@ -110,6 +119,37 @@ class ProgramsThatAreRefused(Rounds):
 def test_what_refuses_a_program_is_said_whatever_its_exit_code(tmp_path: Path) -> None:
     with pytest.raises(ChaosError, match="it is not for chaos"):
         ProgramsThatAreRefused(Wishes(program="job.py"), str(tmp_path)).undisturbed()
+
+
+class FinishesAndFails(Rounds):
+    """The job of the program finishes, after a failure that it has recovered from; the program itself does not. With
+    `driver` its first start is killed."""
+
+    driver = False
+
+    def _start(self, processes: ProcessGroups, segment: Segment, seconds: float) -> tuple[int | None, str]:
+        killed = self.driver and segment.number == 0
+        result = SegmentResult(
+            job_id="x",
+            operators=(),
+            notes=(),
+            status="RUNNING" if killed else "FINISHED",
+            failures=(FailureSeen(attempt=0, at_ms=1.0, summary="injected"),),
+        )
+        write_result(segment.folder, segment.number, result)
+        return (-9, "") if killed else (3, "AssertionError: 7 results and not 8")
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_a_program_that_fails_though_its_job_has_finished_does_not_hold(driver: bool, tmp_path: Path) -> None:
+    rounds = FinishesAndFails(Wishes(program="job.py", rounds=1, kinds=("kill", "driver")), str(tmp_path))
+    rounds.driver = driver
+    (run,) = rounds.disturbed()
+    assert not Verdict(run).held
+    assert run.problem is not None
+    assert run.problem.startswith("the job has finished, but the program ended with exit code 3")
+    assert "7 results and not 8" in run.problem
+    assert ("start 2 of this round" in run.problem) == driver
 
 
 # ---------------------------------------------------------------- the stop of a rescale
