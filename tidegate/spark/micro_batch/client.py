@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,9 +10,8 @@ from tidegate.jobmanager.job_publisher import JobPublisher
 from tidegate.jobmanager.live_state import LiveStates
 from tidegate.jobmanager.published_client import PublishedJobClient
 from tidegate.protocol.instructions import JobEnded
+from tidegate.spark.micro_batch.results import HeldResults
 from tidegate.spark.micro_batch.savepoints import SavepointRequests
-
-_END = object()
 
 
 class MicroBatchJobClient(PublishedJobClient):
@@ -24,13 +21,13 @@ class MicroBatchJobClient(PublishedJobClient):
         self,
         publisher: JobPublisher,
         savepoints: SavepointRequests,
+        results: HeldResults,
         cancel: Callable[[], None],
         states: LiveStates | None = None,
     ) -> None:
         super().__init__(publisher, cancel, states)
         self._savepoints = savepoints
-        # Not bounded: a batch's results are in the driver's memory anyway when they come here.
-        self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._results = results
 
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
@@ -43,15 +40,10 @@ class MicroBatchJobClient(PublishedJobClient):
     def collect_results(self) -> Iterator[Any]:
         """The records of the collect sink, those of a batch when it is committed; raises at the end when the job
         failed or was cancelled."""
-        while (chunk := self._chunks.get()) is not _END:
-            yield from pickle.loads(chunk)
+        yield from self._results.taken()
         self._result.result()
 
     # ------------------------------------------------------------ for the job
-    def deliver(self, payloads: list[bytes]) -> None:
-        for payload in payloads:
-            self._chunks.put(payload)
-
     def ended(self, end: JobEnded) -> None:
         super().ended(end)
-        self._chunks.put(_END)
+        self._results.end()

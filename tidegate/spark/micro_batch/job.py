@@ -58,6 +58,7 @@ from tidegate.spark.micro_batch.query import start_query
 from tidegate.spark.micro_batch.refusals import BatchRefusedError, DrainRefusedError, SavepointLostError
 from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.spark.micro_batch.reruns import StageReruns
+from tidegate.spark.micro_batch.results import HeldResults
 from tidegate.spark.micro_batch.savepoints import SavepointRequests, complete_savepoint
 from tidegate.spark.micro_batch.stopping import STOP_S, StoppedQueries
 from tidegate.spark.micro_batch.ticks import Control
@@ -151,8 +152,9 @@ class MicroBatchJob:
             self._wake.set,
         )
         self._looks = BatchLooks(plan.graph)
+        self._results = HeldResults(self._wake.set)
         states = LiveStates(plan.graph, self._publisher, self._looks, committed=None)
-        self.client = MicroBatchJobClient(self._publisher, self._savepoints, self.cancel, states)
+        self.client = MicroBatchJobClient(self._publisher, self._savepoints, self._results, self.cancel, states)
         rest, history = RestSettings.from_configuration(configuration), History.from_configuration(configuration)
         self._port = ClientPort(self.client, rest, history, OtelSettings.from_configuration(configuration))
 
@@ -329,9 +331,9 @@ class MicroBatchJob:
                 if report is not None and self._complete(report):
                     return True
                 self._search.look(self._clock.now_ms())
-                if self._allow_at_ms and self._clock.now_ms() >= self._allow_at_ms:
-                    self._allow(self._allowed + 1)
-                self._wake.wait(_WATCH_S if self._reported is None and not self._allow_at_ms else _LOOK_S)
+                self._allow_next()
+                soon = self._reported is not None or (self._allow_at_ms and self._results.room)
+                self._wake.wait(_LOOK_S if soon else _WATCH_S)
                 self._wake.clear()
                 if not self._query.isActive and self._committed_report() is None:
                     raise self._query_error()
@@ -436,11 +438,16 @@ class MicroBatchJob:
         self._location.committed(batch, self._search.states)
         if self._hand_out(report):
             return True
-        if report.records_read == 0:
-            self._allow_at_ms = self._clock.now_ms() + _IDLE_S * 1000
-        else:
-            self._allow(batch + 1)
+        self._allow_at_ms = self._clock.now_ms() + (0 if report.records_read else _IDLE_S * 1000)
+        self._allow_next()
         return False
+
+    def _allow_next(self) -> None:
+        """When its time has come, and the results that wait for a reader leave room for its own. A batch with a
+        savepoint reads nothing, and goes on."""
+        due = self._allow_at_ms and self._clock.now_ms() >= self._allow_at_ms
+        if due and (self._results.room or self._savepoints.any_waits):
+            self._allow(self._allowed + 1)
 
     def _hand_out(self, report: BatchReport) -> bool:
         """Spark and the sinks have committed the batch. Returns what `_complete` does. Done once for each batch that
@@ -448,7 +455,7 @@ class MicroBatchJob:
         self._reported = None
         for to_stderr, text in report.printed():
             print_here(text, to_stderr)
-        self.client.deliver(report.collected())
+        self._results.put(report.collected())
         stopped = self._finish_savepoint(report)
         now = self._clock.now_ms()
         self._totals.add(report, self._batch_began_ms, now)

@@ -77,6 +77,11 @@ class SavepointRequests:
             return self._under_way
 
     @property
+    def any_waits(self) -> bool:
+        """`take` would give one."""
+        return self._under_way is not None or bool(self._waiting)
+
+    @property
     def under_way(self) -> SavepointRequest | None:
         return self._under_way
 
