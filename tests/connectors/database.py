@@ -122,6 +122,19 @@ class Database:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def freeze(self) -> None:
+        """Nothing answers any more, and every connection looks well: the kernel acknowledges what is sent."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        for process in [self._process.pid, *_children(self._process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is None:

@@ -189,6 +189,10 @@ class AppendCommitter(Committer[PreparedTransaction]):
         self._connection: Any = None
 
     def commit(self, committables: list[PreparedTransaction]) -> list[PreparedTransaction]:
+        with self._url.told_when_slow("committing a prepared transaction"):
+            return self._commit(committables)
+
+    def _commit(self, committables: list[PreparedTransaction]) -> list[PreparedTransaction]:
         import psycopg
 
         try:

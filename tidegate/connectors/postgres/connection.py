@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +15,16 @@ from tidegate.connectors.postgres.jdbc_url import parameters_of
 
 _WAIT_SECONDS = 30.0  # for a server that is starting again
 _CONNECT_SECONDS = 10
+_SLOW_SECONDS = 30.0  # that a commit may take before the log says so
+# A network that drops packets is noticed within a minute, not after the two hours that systems allow by themselves.
+_NETWORK = {
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+_log = logging.getLogger(__name__)
 
 
 class PostgresError(TidegateError):
@@ -79,8 +93,38 @@ class DatabaseUrl:
         settings: dict[str, Any] = {**psycopg.conninfo.conninfo_to_dict(self.text), **more}
         settings.setdefault("connect_timeout", _CONNECT_SECONDS)
         settings.setdefault("application_name", "tidegate")
+        for name, value in _NETWORK.items():
+            settings.setdefault(name, value)
         settings |= {k: v for k, v in {"user": self.user, "password": self.password}.items() if v is not None}
         return psycopg.conninfo.make_conninfo(**settings)
+
+    @contextlib.contextmanager
+    def told_when_slow(self, doing: str) -> Iterator[None]:
+        """Around a commit: one that takes long is in the log while it does, and again when it is over. A server that is
+        frozen, or waits for a lock, answers nothing, and its connection looks well."""
+        began = time.monotonic()
+        said = threading.Event()
+
+        def tell() -> None:
+            said.set()
+            _log.warning(
+                "%s, %s: %s takes longer than %.0f s; it is waited for. pg_stat_activity and pg_locks tell what the "
+                "database waits for",
+                self.connector,
+                self,
+                doing,
+                _SLOW_SECONDS,
+            )
+
+        timer = threading.Timer(_SLOW_SECONDS, tell)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if said.is_set():
+                _log.warning("%s, %s: %s took %.0f s", self.connector, self, doing, time.monotonic() - began)
 
     def refused(self, doing: str, error: Exception) -> PostgresError:
         """What the database's error means to the user."""

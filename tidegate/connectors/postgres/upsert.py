@@ -158,6 +158,10 @@ class UpsertCommitter(Committer[Lot]):
         self._table: Table | None = None
 
     def commit(self, committables: list[Lot]) -> list[Lot]:
+        with self._url.told_when_slow(f"committing to {self._name}"):
+            return self._commit(committables)
+
+    def _commit(self, committables: list[Lot]) -> list[Lot]:
         import psycopg
 
         waits = None

@@ -1,0 +1,100 @@
+"""Connections to a database that stops answering: how soon that is noticed, and what the log says meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connectors.broker import Broker
+from tests.connectors.database import Database, running_database
+from tests.connectors.kafka_kit import barrier
+from tests.connectors.kills import Feeder, counted
+from tests.connectors.on_processes import environment, start_job
+from tests.connectors.test_postgres_sink import open_writer, to
+from tests.spark.recovery_kit import assert_exact, completed, until, with_checkpoints
+from tidegate.connectors.postgres import connection as connection_module
+from tidegate.connectors.postgres.connection import DatabaseUrl
+from tidegate.connectors.postgres.replication import _connected
+from tidegate.datastream.connectors.postgres import PostgresSink
+
+
+def options_of(descriptor: int) -> list[int]:
+    """On, seconds without traffic, between probes, how many; and milliseconds without an acknowledgement."""
+    with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as copy:
+        tcp = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT]
+        on = copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        return [on, *(copy.getsockopt(socket.IPPROTO_TCP, option) for option in tcp)]
+
+
+def test_a_network_that_drops_packets_is_noticed_unless_the_url_says_otherwise(database: Database) -> None:
+    url = DatabaseUrl.checked("PostgresSink", database.url)
+    with url.connect() as connection:
+        assert options_of(connection.fileno()) == [1, 30, 10, 3, 60_000]
+    replication = _connected(url)
+    assert options_of(replication.socket) == [1, 30, 10, 3, 60_000]
+    replication.finish()
+    own = DatabaseUrl.checked("PostgresSink", f"{database.url}?keepalives_idle=7&tcp_user_timeout=1234")
+    with own.connect() as connection:
+        assert options_of(connection.fileno()) == [1, 7, 10, 3, 1234]
+    none = DatabaseUrl.checked("PostgresSink", f"{database.url}?keepalives=0")
+    with none.connect() as connection:
+        assert options_of(connection.fileno())[0] == 0
+
+
+@pytest.mark.parametrize("upsert", [False, True])
+def test_a_commit_that_waits_is_in_the_log_while_it_does(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, upsert: bool
+) -> None:
+    monkeypatch.setattr(connection_module, "_SLOW_SECONDS", 0.2)
+    with running_database() as database:
+        database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY)")
+        build = to(database, name)
+        writer = open_writer((build.upsert() if upsert else build).build())
+        writer.write_batch([(1,)], None)
+        lots: list[Any] = barrier(writer)
+        committing = threading.Thread(target=writer.committer.commit, args=[lots])
+        with caplog.at_level(logging.WARNING, logger=connection_module.__name__):
+            database.freeze()
+            try:
+                committing.start()
+                until(lambda: "it is waited for" in caplog.text, "a message", 30)
+                assert committing.is_alive()
+            finally:
+                database.thaw()
+            committing.join(60)
+        assert [" took " in record.getMessage() for record in caplog.records] == [False, True]
+        assert database.execute(f"SELECT * FROM {name}") == [(1,)]
+        writer.close()
+        writer.committer.close()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("on_processes")
+def test_a_job_whose_database_is_frozen_fails_over_and_is_exact(broker: Broker, name: str, tmp_path: Path) -> None:
+    """Its connections look well: it is the checkpoint's timeout that notices. What the dead workers had asked for is
+    done when the database goes on."""
+    with running_database() as database:
+        database.execute(f"CREATE TABLE {name} (line text)")
+        broker.create_topic(name, 2)
+        feeder = Feeder(broker, name, 12_000, 3000, 2, held_back=2000).start()
+        env = with_checkpoints(environment(2), tmp_path, interval_ms=200)
+        env.get_checkpoint_config().set_checkpoint_timeout(3000)
+        sink = PostgresSink.builder().set_url(database.url).set_table(name).build()
+        counted(env, feeder).map(lambda line: (line,)).sink_to(sink).uid("out")
+        client = start_job(env)
+        until(lambda: len(completed(client)) > 2, "checkpoints", 60)
+        database.freeze()
+        try:
+            until(client.failures, "the failure of the attempt", 60)
+        finally:
+            database.thaw()
+        feeder.release()
+        client.get_job_execution_result().result(120)
+        print([record.failure.summary for record in client.failures()])
+        assert_exact(Counter(line for (line,) in database.execute(f"SELECT line FROM {name}")), feeder.records)
