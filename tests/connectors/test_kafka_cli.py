@@ -11,6 +11,9 @@ import pytest
 from tests.connectors.broker import Broker
 from tests.connectors.kafka_kit import builder, open_writer, write
 from tidegate.cli.main import main
+from tidegate.connectors.kafka.lease import take_prefix
+
+ENDED = {"commit": "committed", "abort": "aborted"}
 
 
 def call(capsys: pytest.CaptureFixture[str], broker: Broker, verb: str, *arguments: str) -> tuple[int, Any]:
@@ -39,6 +42,52 @@ def test_list_commit_and_abort(broker: Broker, name: str, capsys: pytest.Capture
     assert call(capsys, broker, "list", "--prefix", f"{name}-p") == (0, {"transactions": []})
     for writer in writers:
         writer.close()
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+@pytest.mark.parametrize("attempt", ["", f"{'0f' * 16}-3"])
+def test_what_a_running_job_holds_is_ended_only_by_force(
+    broker: Broker, name: str, capsys: pytest.CaptureFixture[str], verb: str, attempt: str
+) -> None:
+    broker.create_topic(name)
+    sink = builder(broker, name).set_transactional_id_prefix(f"{name}-p").build()
+    writer = open_writer(sink, attempt=attempt)
+    write(writer, ["of a running job"])
+    writer.flush(False)
+    lease = take_prefix(f"{name}-p", name, {"bootstrap.servers": broker.bootstrap_servers})
+    try:
+        (found,) = call(capsys, broker, "list", "--prefix", f"{name}-p")[1]["transactions"]
+        assert found["owner"] == lease.owner
+        main(["kafka", "transactions", "list", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", name])
+        assert f"of a running job: {lease.owner}" in capsys.readouterr().out
+        code, answer = call(capsys, broker, verb, found["transactional_id"])
+        assert code == 1
+        assert lease.owner in answer["error"]
+        assert call(capsys, broker, "list", "--prefix", f"{name}-p")[1]["transactions"]
+        result = {"transactional_id": found["transactional_id"], "result": ENDED[verb]}
+        assert call(capsys, broker, verb, found["transactional_id"], "--force") == (0, result)
+    finally:
+        lease.close()
+        writer.close()
+
+
+def test_only_the_transaction_that_was_looked_at_is_ended(
+    broker: Broker, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic(name)
+    writer = open_writer(builder(broker, name).set_transactional_id_prefix(f"{name}-p").build())
+    write(writer, ["kept"])
+    writer.flush(False)
+    (found,) = call(capsys, broker, "list", "--prefix", f"{name}-p")[1]["transactions"]
+    assert found["owner"] is None
+    known = ["--producer-id", str(found["producer_id"]), "--epoch"]
+    code, answer = call(capsys, broker, "abort", found["transactional_id"], *known, str(found["epoch"] + 1))
+    assert code == 1
+    assert f"producer {found['producer_id']} epoch {found['epoch']}" in answer["error"]
+    assert "give both" in call(capsys, broker, "abort", found["transactional_id"], "--epoch", "1")[1]["error"]
+    assert call(capsys, broker, "commit", found["transactional_id"], *known, str(found["epoch"]))[0] == 0
+    assert broker.values(name) == ["kept"]
+    writer.close()
 
 
 def test_what_cannot_be_done_is_a_sentence(

@@ -1,8 +1,8 @@
 """`tidegate kafka transactions`: what `KafkaSink` has left open at a broker, seen and ended by hand.
 
 Readers of committed records wait behind an open transaction. A job that is started again ends its own; these commands
-are for one that is not. Commit only what a complete checkpoint holds: `list` says since when each is open, and a job
-that recovers commits its own.
+are for one that is not, so they refuse what belongs to a job that runs. Commit only what a complete checkpoint holds:
+`list` says since when each is open, and a job that recovers commits its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.cli.errors import CommandError
-from tidegate.connectors.kafka.settings import check_installed, checked_property
+from tidegate.connectors.kafka.lease import owners_of
+from tidegate.connectors.kafka.settings import KafkaError, check_installed, checked_property
 from tidegate.connectors.kafka.transactions import EndResult, OpenTransaction, TransactionClient
 
 _SECONDS = 30.0
@@ -43,15 +44,26 @@ def list_transactions(arguments: Any) -> dict[str, Any]:
     client = _client(arguments)
     try:
         found = client.open_transactions(arguments.prefix)
+        asked: dict[str, list[str]] = {}
+        owners = [_owner(client, transaction.transactional_id, asked) for transaction in found]
     finally:
         client.close()
     now = time.time() * 1000
-    return {"transactions": [_shown(transaction, now) for transaction in found]}
+    return {"transactions": [_shown(*pair, now) for pair in zip(found, owners, strict=True)]}
 
 
-def _shown(transaction: OpenTransaction, now_ms: float) -> dict[str, Any]:
+def _owner(client: TransactionClient, transactional_id: str, asked: dict[str, list[str]]) -> str | None:
+    try:
+        return next(iter(owners_of(client, transactional_id, asked)), None)
+    except KafkaError as error:  # no right to look at the group: the list is worth having without it
+        return f"unknown ({error})"
+
+
+def _shown(transaction: OpenTransaction, owner: str | None, now_ms: float) -> dict[str, Any]:
+    """`owner`: the driver of the running job that holds the prefix, None when no job does."""
     return {
         "transactional_id": transaction.transactional_id,
+        "owner": owner,
         "producer_id": transaction.producer_id,
         "epoch": transaction.epoch,
         "open_seconds": round((now_ms - transaction.started_ms) / 1000, 1),
@@ -65,6 +77,7 @@ def print_transactions(answer: dict[str, Any]) -> None:
         print(
             f"{found['transactional_id']}  producer {found['producer_id']} epoch {found['epoch']}  open for "
             f"{found['open_seconds']:.0f} s of {found['timeout_seconds']:.0f} s  {' '.join(found['partitions'])}"
+            + (f"  of a running job: {found['owner']}" if found["owner"] else "")
         )
     if not answer["transactions"]:
         print("no open transactions")
@@ -74,12 +87,25 @@ def ending(commit: bool) -> Callable[[Any], dict[str, Any]]:
     """The command `commit`, or `abort`."""
 
     def end(arguments: Any) -> dict[str, Any]:
+        if (arguments.producer_id is None) != (arguments.epoch is None):
+            raise CommandError("--producer-id and --epoch name a transaction together: give both, as `list` shows them")
         client = _client(arguments)
         try:
             found = client.describe(arguments.transactional_id)
             if found is None or found.state != "Ongoing":
                 state = "unknown to the broker" if found is None else found.state
                 raise CommandError(f"transaction {arguments.transactional_id} is not open: {state}")
+            if arguments.epoch is not None and (found.producer_id, found.epoch) != (
+                arguments.producer_id,
+                arguments.epoch,
+            ):
+                raise CommandError(
+                    f"the transaction of {arguments.transactional_id} that is open now is another one, of producer "
+                    f"{found.producer_id} epoch {found.epoch}; that of producer {arguments.producer_id} epoch "
+                    f"{arguments.epoch} has ended, or was taken over"
+                )
+            if not arguments.force:
+                _check_unowned(client, found.transactional_id)
             result = client.ended(found.transactional_id, found.producer_id, found.epoch, commit, _SECONDS)
         finally:
             client.close()
@@ -88,6 +114,21 @@ def ending(commit: bool) -> Callable[[Any], dict[str, Any]]:
         return {"transactional_id": arguments.transactional_id, "result": "committed" if commit else "aborted"}
 
     return end
+
+
+def _check_unowned(client: TransactionClient, transactional_id: str) -> None:
+    try:
+        owners = owners_of(client, transactional_id, {})
+    except KafkaError as error:
+        raise CommandError(
+            f"whether a running job has {transactional_id} cannot be told: {error}. --force does not ask"
+        ) from None
+    if owners:
+        raise CommandError(
+            f"transaction {transactional_id} belongs to a job that runs (its driver: {owners[0]}), which commits or "
+            "aborts it itself; ended by hand, its records would be seen half written or twice, or be missing. Stop "
+            "the job first (one that was killed holds its prefix for some seconds), or --force it"
+        )
 
 
 def print_end(answer: dict[str, Any]) -> None:
@@ -108,6 +149,9 @@ def add_commands(commands: Any, command: Callable[..., Any]) -> None:
     ):
         end = command(verbs, name, text, ending(commit), print_end)
         end.add_argument("transactional_id", help="its whole id, from `list`")
+        end.add_argument("--producer-id", type=int, metavar="N", help="from `list`: only if it is still this one")
+        end.add_argument("--epoch", type=int, metavar="N", help="from `list`, with --producer-id")
+        end.add_argument("--force", action="store_true", help="also when a job that runs holds the prefix")
         _add_connection(end)
     _add_connection(listing)
 

@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import os
 import random
+import re
 import socket
 import threading
 import time
@@ -24,6 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.connectors.kafka.producers import OF_A_SUBTASK
 from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaError, librdkafka_settings, refused
 from tidegate.connectors.kafka.transactions import OF_PRODUCERS, TransactionClient
 
@@ -32,6 +34,8 @@ _SECONDS = 15.0
 _JOIN_SECONDS = 30.0
 _LEAVE_SECONDS = 5.0  # a broker that is away is not waited for: the membership ends by itself
 _POLL_SECONDS = 0.2
+_ID = re.compile(f"(?P<prefix>.+)-{OF_A_SUBTASK}", re.DOTALL)
+_OF_AN_ATTEMPT = re.compile(r"(?P<prefix>.+)-[0-9a-f]{32}-[0-9]+", re.DOTALL)  # BATCH: operator and attempt
 
 
 def _group(prefix: str) -> str:
@@ -44,6 +48,21 @@ def _taken(prefix: str, owner: str) -> ConfigurationError:
         f"{owner}). Two jobs with one prefix would abort each other's transactions: give each its own "
         "(set_transactional_id_prefix), or end the other one"
     )
+
+
+def owners_of(client: TransactionClient, transactional_id: str, asked: dict[str, list[str]]) -> list[str]:
+    """The drivers of running jobs that hold the prefix of this id; nobody holds one that a job has made itself, without
+    `set_transactional_id_prefix`. `asked`: the answers so far, by prefix. Raises when the broker does not say."""
+    found = _ID.fullmatch(transactional_id)
+    if found is None:
+        return []  # no id of a KafkaSink
+    prefixes = [found["prefix"]]
+    if of_an_attempt := _OF_AN_ATTEMPT.fullmatch(prefixes[0]):
+        prefixes.append(of_an_attempt["prefix"])
+    for prefix in prefixes:
+        if prefix not in asked:
+            asked[prefix] = client.members(_group(prefix))
+    return [owner for prefix in prefixes for owner in asked[prefix]]
 
 
 def check_held(prefix: str, owner: str | None, client: TransactionClient, seconds: float) -> None:
