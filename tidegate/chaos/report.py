@@ -18,6 +18,7 @@ class Outcome(enum.Enum):
 
     HELD = "HELD"  # there were faults, and records to compare, and the guarantee held in all rounds
     BROKEN = "BROKEN"  # in some round it did not
+    CUT_SHORT = "CUT SHORT"  # it held in those rounds that were run, but not all were
     NOT_TESTED = "NOT TESTED"  # nothing was found, because nothing happened or nothing came out
     NOT_DETERMINISTIC = "NOT DETERMINISTIC"  # no round was run: there is nothing to hold one against
     FAILS_BY_ITSELF = "FAILS BY ITSELF"  # likewise
@@ -33,6 +34,7 @@ class Report:
     undisturbed: Verdict
     rounds: list[Verdict] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    cut_short: str | None = None  # why not all rounds were run
 
     @property
     def deterministic(self) -> bool:
@@ -55,6 +57,8 @@ class Report:
             return Outcome.NOT_DETERMINISTIC
         if not all(verdict.held for verdict in self.rounds):
             return Outcome.BROKEN
+        if self.cut_short is not None:
+            return Outcome.CUT_SHORT
         return Outcome.NOT_TESTED if self._untested else Outcome.HELD
 
     @property
@@ -81,6 +85,11 @@ class Report:
             said = f"the guarantee held in all {numbers.rounds} rounds under {numbers.faults.total()} faults."
         elif outcome is Outcome.BROKEN:
             said = f"the guarantee did not hold in {numbers.rounds - numbers.held} of {numbers.rounds} rounds."
+        elif outcome is Outcome.CUT_SHORT:
+            said = (
+                f"{self.cut_short}. The guarantee held in the {numbers.rounds} rounds that were run, under "
+                f"{numbers.faults.total()} faults; {self.wishes.asked_rounds} were asked for."
+            )
         elif outcome is Outcome.NOT_TESTED:
             said = f"this shows nothing, since {self._untested}."
         elif outcome is Outcome.NOT_DETERMINISTIC:
@@ -93,6 +102,8 @@ class Report:
     def notes(self) -> list[str]:
         """What was set differently from the program, and what was not compared."""
         found = [*self.expected.segments[-1].notes, *self.remarks] if self.expected.segments else [*self.remarks]
+        if self.cut_short is not None and self.outcome is not Outcome.CUT_SHORT:
+            found.append(f"{self.cut_short}: {len(self.rounds)} of {self.wishes.asked_rounds} rounds were run")
         for verdict in [self.undisturbed, *self.rounds]:
             found += [one for one in verdict.uncompared if one not in found]
         if self.figures.faults.total():

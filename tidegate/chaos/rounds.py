@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_director
 from tidegate.storage.location import StorageLocation
 
 _MOST_SEGMENTS = 20  # of a round: then its driver is left alone
+LONGEST_RUN_S = 3600.0  # of the program without faults, and of the user's command
 _FIRST = "undisturbed 1"
 _SHOWN_OUTPUT = 2000  # characters of what the program printed, when it has failed
 
@@ -97,7 +97,7 @@ class Rounds:
         return first
 
     def _undisturbed(self, name: str) -> Run:
-        run = self._run(name, Segment(folder="", order_by=self._wishes.order_by), 3600.0)
+        run = self._run(name, Segment(folder="", order_by=self._wishes.order_by), LONGEST_RUN_S)
         if run.failed_job is not None and name == _FIRST:
             return run
         if run.problem is not None:
@@ -281,9 +281,13 @@ def _why(code: int, result: SegmentResult | None, output: str, starts: int) -> s
     return f"{reason}\n{output.strip()}"
 
 
-def _verify(command: str, folder: str) -> str | None:
+def _verify(command: str, folder: str, seconds: float = LONGEST_RUN_S) -> str | None:
     """None: the user's command is content."""
-    ran = subprocess.run(command, shell=True, env={**os.environ, FOLDER: folder}, capture_output=True, text=True)
-    if ran.returncode == 0:
+    log = Path(folder) / "output-verify.log"
+    with ProcessGroups() as processes:
+        code = processes.run(["/bin/sh", "-c", command], {**os.environ, FOLDER: folder}, log, seconds)
+    if code == 0:
         return None
-    return f"{command} ended with {ran.returncode}: {json.dumps((ran.stdout + ran.stderr).strip()[-500:])}"
+    how = f"did not end within {seconds:.0f} s" if code is None else f"ended with {code}"
+    said = log.read_bytes()[-_SHOWN_OUTPUT:].decode(errors="replace").strip()[-500:]
+    return f"{command} {how}: {json.dumps(said, ensure_ascii=False)}"

@@ -28,6 +28,10 @@ class Wishes:
     settings: tuple[tuple[str, str], ...] = ()
     only_round: int | None = None  # a failed round again
 
+    @property
+    def asked_rounds(self) -> int:
+        return self.rounds if self.only_round is None else 1
+
     def command(self, round_number: int) -> str:
         """For a shell: this round again, with the same faults."""
         words = ["tidegate", "chaos", "--seed", str(self.seed), "--round", str(round_number)]

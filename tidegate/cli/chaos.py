@@ -16,8 +16,11 @@ from typing import Any
 from tidegate.chaos.comparison import Verdict, compare, order_remarks, ordered_sinks
 from tidegate.chaos.draws import KINDS
 from tidegate.chaos.html_report import html
+from tidegate.chaos.interrupts import Interrupts
 from tidegate.chaos.report import Report, text
+from tidegate.chaos.rewriting import ChaosError
 from tidegate.chaos.rounds import Rounds, Run
+from tidegate.chaos.segment import DamagedRunError
 from tidegate.chaos.wishes import Wishes
 from tidegate.cli.errors import CommandError
 from tidegate.common.configuration import Configuration
@@ -51,23 +54,25 @@ def add_command(commands: Any, command: Callable[..., argparse.ArgumentParser]) 
 
 def chaos(arguments: Any) -> dict[str, Any]:
     wishes = _wishes(arguments)
-    folder = os.path.abspath(arguments.folder or tempfile.mkdtemp(prefix="tidegate-chaos-"))
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.listdir(folder):
-        raise CommandError(f"--folder {folder} is not empty: name a new one")
+    file = _report_file(arguments.report or "chaos-report.html")
+    folder = _folder(arguments.folder)
 
     def say(line: str) -> None:
         if not arguments.json:
             print(line, file=sys.stderr, flush=True)
 
     say(f"seed {wishes.seed}")
+    with Interrupts() as interrupts:
+        try:
+            report = _run(wishes, folder, say, interrupts)
+        finally:
+            if arguments.folder is None:
+                shutil.rmtree(folder, ignore_errors=True)
+    problems = [] if report.held else [f"{report.conclusion} See {file}"]
     try:
-        report = _run(wishes, folder, say)
-    finally:
-        if arguments.folder is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    file = Path(arguments.report or "chaos-report.html")
-    file.write_text(html(report), encoding="utf-8")
+        file.write_text(html(report), encoding="utf-8")
+    except OSError as error:
+        problems.append(f"--report {file} could not be written: {error}")
     numbers = report.figures
     return {
         "held": report.held,
@@ -84,11 +89,35 @@ def chaos(arguments: Any) -> dict[str, Any]:
         "notes": report.notes,
         "report": str(file),
         "lines": list(text(report)),
-        "problems": [] if report.held else [f"{report.conclusion} See {file}"],
+        "problems": problems,
     }
 
 
-def _run(wishes: Wishes, folder: str, say: Callable[[str], None]) -> Report:
+def _report_file(name: str) -> Path:
+    """Looked at before anything is run: it is written when all is over, which may be after hours."""
+    file = Path(name)
+    if file.is_dir():
+        raise CommandError(f"--report {name} is a folder: name a file")
+    if not file.parent.is_dir():
+        raise CommandError(f"--report {name}: there is no folder {file.parent}")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise CommandError(f"--report {name} cannot be written: name another file")
+    return file
+
+
+def _folder(name: str | None) -> str:
+    folder = os.path.abspath(name or tempfile.mkdtemp(prefix="tidegate-chaos-"))
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.listdir(folder):
+            raise CommandError(f"--folder {folder} is not empty: name a new one")
+    except OSError as error:
+        raise CommandError(f"--folder {folder} cannot be used: {error}") from error
+    return folder
+
+
+def _run(wishes: Wishes, folder: str, say: Callable[[str], None], interrupts: Interrupts) -> Report:
+    """What there is when the rounds are stopped, or cannot go on, is a report too."""
     rounds = Rounds(wishes, folder)
     first, *more = rounds.undisturbed()
     if not more:
@@ -100,11 +129,16 @@ def _run(wishes: Wishes, folder: str, say: Callable[[str], None]) -> Report:
     if not report.comparable:
         return report
     report.remarks = order_remarks(first, second, ordered, wishes.order_by)
-    for run in rounds.disturbed():
-        verdict = compare(second, run, ordered) if report.deterministic else Verdict(run)
-        report.rounds.append(verdict)
-        word = "held" if verdict.held else "BROKEN"
-        say(f"{run.name}: {word} after {len(run.faults)} faults, {_seconds(run)}")
+    try:
+        for run in rounds.disturbed():
+            verdict = compare(second, run, ordered) if report.deterministic else Verdict(run)
+            report.rounds.append(verdict)
+            word = "held" if verdict.held else "BROKEN"
+            say(f"{run.name}: {word} after {len(run.faults)} faults, {_seconds(run)}")
+    except KeyboardInterrupt:
+        report.cut_short = f"it was stopped ({interrupts.by or 'SIGINT'})"
+    except (ChaosError, DamagedRunError) as error:
+        report.cut_short = str(error).rstrip(".")
     return report
 
 

@@ -37,6 +37,11 @@ def a_report(*rounds: Verdict, records: int = 10, differs: bool = False, **wishe
     return Report(Wishes(program="job.py", seed=7, **wishes), undisturbed.run, undisturbed, list(rounds))
 
 
+def cut_short(report: Report) -> Report:
+    report.cut_short = "it was stopped (SIGTERM)"
+    return report
+
+
 def fails_by_itself() -> Report:
     run = a_run("undisturbed 1", status="FAILED", failures=(FailureSeen(attempt=0, at_ms=1.0, summary="1/0"),))
     run.problem = "the job ended as FAILED"
@@ -52,6 +57,9 @@ def fails_by_itself() -> Report:
         (a_report(a_verdict(a_run("round 1", 2), 0), records=0), Outcome.NOT_TESTED, "no record came out of any sink"),
         (a_report(a_verdict(a_run("round 1"), lost=1)), Outcome.BROKEN, "did not hold in 1 of 1 rounds"),
         (a_report(), Outcome.NOT_TESTED, "no fault was injected"),
+        (cut_short(a_report()), Outcome.CUT_SHORT, "it was stopped (SIGTERM). The guarantee held in the 0 rounds"),
+        (cut_short(a_report(a_verdict(a_run("round 1", 2)))), Outcome.CUT_SHORT, "under 2 faults; 5 were asked for"),
+        (cut_short(a_report(a_verdict(a_run("round 1", 2), lost=1))), Outcome.BROKEN, "did not hold in 1 of 1 rounds"),
         (a_report(differs=True), Outcome.NOT_DETERMINISTIC, "the same in every run, or use --keep-sinks --verify"),
         (fails_by_itself(), Outcome.FAILS_BY_ITSELF, "does not come to its end without any fault"),
         (a_report(a_verdict(a_run("round 1", 1), 0), records=0, verify="x"), Outcome.HELD, "1 faults"),
