@@ -16,9 +16,10 @@ import pytest
 from tests.unit.micro_batch.query_stand_in import KilledError
 from tests.unit.micro_batch.test_jobs import EXPECTED, RECORDS, Count, World, job_watermarks, world
 from tidegate.common import JobStatus, Types
-from tidegate.common.errors import ConfigurationError, JobExecutionError
+from tidegate.common.errors import ConfigurationError, JobCancelledError, JobExecutionError
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
 from tidegate.datastream.connectors import DataGeneratorSource
+from tidegate.spark.micro_batch import job as job_module
 from tidegate.spark.micro_batch import location as location_module
 
 __all__ = ["world"]
@@ -285,3 +286,29 @@ def test_a_temporary_location_stays_while_something_has_to_be_committed(
         assert not client.get_job_execution_result().done()
     client.cancel().result(60)
     assert shelf.committed() == lines(len(shelf.committed()))
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "told"),
+    [
+        (job_module, "undo_the_rest", "undo what does not count"),
+        (job_module.SplitSearch, "close", "end the search for splits"),
+        (job_module.CheckpointLocation, "close", "give back its checkpoint location"),
+        (job_module.SavepointRequests, "job_over", "tell whoever waits for a savepoint"),
+        (job_module.BatchLooks, "status_changed", "publish its end"),
+        (job_module.ClientPort, "close", "keep its history and close its page"),
+    ],
+)
+def test_whatever_fails_at_the_end_the_client_learns_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, holder: Any, name: str, told: str
+) -> None:
+    def failing(*args: Any, **__: Any) -> None:
+        if args[-1] is not JobStatus.RUNNING:
+            raise RuntimeError("not this one")
+
+    monkeypatch.setattr(holder, name, failing)
+    client = world.counting(records=None)
+    client.cancel().result(60)
+    assert isinstance(client.get_job_execution_result().exception(60), JobCancelledError)
+    (record,) = [r for r in caplog.records if told in r.getMessage()]
+    assert record.exc_info is not None

@@ -45,5 +45,7 @@ class MicroBatchJobClient(PublishedJobClient):
 
     # ------------------------------------------------------------ for the job
     def ended(self, end: JobEnded) -> None:
-        super().ended(end)
-        self._results.end()
+        try:
+            super().ended(end)
+        finally:
+            self._results.end()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from tidegate.common import options
 from tidegate.spark.batch.commits import discard_leftovers, discard_uncommitted
@@ -19,6 +20,21 @@ from tidegate.spark.micro_batch.plan import MicroBatchPlan
 from tidegate.spark.micro_batch.stopping import StoppedQueries
 
 log = logging.getLogger("tidegate.micro_batch")
+
+
+class Steps:
+    """The last steps of a job's thread. None keeps the others from being taken."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def take(self, what: str, step: Callable[[], Any]) -> Any:
+        """What the step returns; None when it failed."""
+        try:
+            return step()
+        except BaseException:
+            log.warning("job %s has ended, and could not %s:", self._name, what, exc_info=True)
+            return None
 
 
 def commit_the_rest(

@@ -49,7 +49,7 @@ from tidegate.spark.batch.worker import failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch.client import MicroBatchJobClient
 from tidegate.spark.micro_batch.discovery import SplitSearch, first_states
-from tidegate.spark.micro_batch.ending import commit_the_rest, undo_the_rest
+from tidegate.spark.micro_batch.ending import Steps, commit_the_rest, undo_the_rest
 from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, Prepared, load_committables
 from tidegate.spark.micro_batch.looks import BatchLooks
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, width
@@ -200,26 +200,31 @@ class MicroBatchJob:
             log.debug("micro-batch job %s failed on the driver", self._job_id, exc_info=True)
             self._record(describe(error))
         finally:
-            done = status is JobStatus.FINISHED or self._leave()
-            self._search.close()
-            self._location.close()
-            shutil.rmtree(self._control_folder, ignore_errors=True)
-            if self._temporary and done:
-                shutil.rmtree(self._location.path, ignore_errors=True)
-            self._savepoints.job_over(status.name)
-            self._changed(status)
-            runtime = self._clock.now_ms() - self._publisher.view.started_ms
-            end = JobEnded(
-                status,
-                self._failures.entries,
-                self._failures.total,
-                runtime,
-                accumulators=self._publisher.accumulators,
-                reason=reason,
-            )
-            self._port.close()
-            self._over = True
-            self.client.ended(end)
+            self._wind_up(status, reason)
+
+    def _wind_up(self, status: JobStatus, reason: str) -> None:
+        """Whatever fails here is told in the log, and the client learns of the end: somebody waits for it."""
+        steps = Steps(self._graph.name)
+        done = status is JobStatus.FINISHED or steps.take("undo what does not count", self._leave) is True
+        steps.take("end the search for splits", self._search.close)
+        steps.take("give back its checkpoint location", self._location.close)
+        shutil.rmtree(self._control_folder, ignore_errors=True)
+        if self._temporary and done:
+            shutil.rmtree(self._location.path, ignore_errors=True)
+        steps.take("tell whoever waits for a savepoint", lambda: self._savepoints.job_over(status.name))
+        steps.take("publish its end", lambda: self._changed(status))
+        steps.take("keep its history and close its page", self._port.close)
+        runtime = self._clock.now_ms() - self._publisher.view.started_ms
+        end = JobEnded(
+            status,
+            self._failures.entries,
+            self._failures.total,
+            runtime,
+            accumulators=self._publisher.accumulators,
+            reason=reason,
+        )
+        self._over = True
+        self.client.ended(end)
 
     def _leave(self) -> bool:
         """The job was cancelled or has failed. Whether its location holds nothing more to be done: see `ending`."""
