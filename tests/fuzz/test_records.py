@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from tests.fuzz.effort import fuzzed
 from tests.fuzz.inputs import any_bytes, fitting, refusal
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.ids import OperatorId
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.leadership.job_record import JobRecord, UnusableRecordError, decode, encode
 from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError
+from tidegate.spark.micro_batch.prepared import Prepared
+from tidegate.spark.micro_batch.report import TakenSplits
 from tidegate.storage.leases.answers import Stored, stored
 from tidegate.storage.leases.lease import LeaseRecord
 from tidegate.web import registry
@@ -28,6 +31,8 @@ LEASE = msgspec.json.encode(LeaseRecord(owner="me", epoch=3, beat=7, lease_ms=50
 RECORD = b'{"version":1,"job_id":"x","name":"n","graph":{"operators":[],"edges":[]},"status":"RUNNING","epoch":3}'
 
 LOCATION = b'{"format":1,"job_id":"old","job_name":"n","program":{},"latest":-1}'
+
+PREPARED = Prepared([(OperatorId("sink"), b"pickled")], [TakenSplits(OperatorId("source"), ("a",), 1, False)], 3)
 
 
 def as_json(kind: type) -> st.SearchStrategy[bytes]:
@@ -76,3 +81,17 @@ def test_the_location_of_a_micro_batch_job_is_one_or_an_error(data: bytes) -> No
         location.close()
         assert error is None or folder in str(error)
         assert job_id is None or isinstance(job_id, str)
+
+
+@fuzzed
+@given(any_bytes([PREPARED.encode()]).filter(lambda data: not data.startswith(b"\x80")))
+def test_what_the_sinks_have_prepared_is_what_was_written_or_an_error_that_names_the_file(data: bytes) -> None:
+    """With a checksum: nothing else is unpickled."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in ("tidegate/commits", "commits"):
+            (Path(folder) / path).mkdir(parents=True)
+        (Path(folder) / "commits" / "5").touch()
+        (Path(folder) / "tidegate" / "commits" / "5").write_bytes(data)
+        found, error = refusal(lambda: list(CheckpointLocation(folder).to_commit()), LocationError)
+        assert error is None or f"{folder}/tidegate/commits/5 is damaged" in str(error)
+        assert found is None or found == [(5, PREPARED)]

@@ -20,10 +20,10 @@ from tidegate.jobmanager.state_assignment import adopt_max_parallelism
 from tidegate.spark.batch.commits import commit_all
 from tidegate.spark.batch.host import BatchHost
 from tidegate.spark.micro_batch.exchange import ELEMENTS
-from tidegate.spark.micro_batch.location import load_committables
 from tidegate.spark.micro_batch.looks import Look
 from tidegate.spark.micro_batch.places import DRIVER
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, Tick, plan_job
+from tidegate.spark.micro_batch.prepared import load_committables
 from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.spark.micro_batch.savepoints import complete_savepoint
 from tidegate.spark.micro_batch.task import MicroBatchTask

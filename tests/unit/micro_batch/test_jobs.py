@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import threading
 import time
@@ -656,7 +657,7 @@ def test_state_of_another_run_than_the_committed_one_ends_the_job(world: World) 
 
 def test_what_is_known_is_written_when_it_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr(location_module, "_write", lambda path, data: written.append(path) or _write(path, data))
+    monkeypatch.setattr(location_module, "_write", lambda path, *rest: written.append(path) or _write(path, *rest))
     client = world.counting(tidegate_micro__batch_max__records=10)
     client.get_job_execution_result().result(60)
     assert client.view().checkpoints.completed >= 20
@@ -682,6 +683,34 @@ def test_a_commit_that_a_power_failure_has_left_empty(world: World) -> None:
     world.hook = lambda step, batch: None
     world.counting().get_job_execution_result().result(60)
     assert world.output() == EXPECTED
+
+
+def test_what_the_sinks_have_prepared_is_damaged(world: World) -> None:
+    """The job ends with what to do, instead of trying again and again."""
+
+    def hook(step: str, batch: int) -> None:
+        if (step, batch) == ("commit", 2):
+            file = world.location / "tidegate" / "commits" / "2"
+            file.write_bytes(file.read_bytes()[:-1])
+        if (step, batch) == ("committed", 2):
+            raise KilledError
+
+    commit_all = job_module.commit_all
+
+    def failing(*args: Any) -> Any:
+        if (world.location / "tidegate" / "commits" / "2").exists():
+            raise OSError("the driver dies")
+        return commit_all(*args)
+
+    world.hook = hook
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_module, "commit_all", failing)
+        error = world.counting().get_job_execution_result().exception(60)
+    assert re.search(r"(?s)tidegate/commits/2 is damaged .*Or delete the file", str(error))
+    assert world.queries == 1
+    (world.location / "tidegate" / "commits" / "2").unlink()
+    world.counting().get_job_execution_result().result(60)
+    assert len(world.output()) < RECORDS
 
 
 def test_a_location_that_is_deleted_under_a_running_job(world: World) -> None:

@@ -14,7 +14,8 @@ import pytest
 from tests.losing_disk import LosingDisk, everything, nothing, some
 from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.connectors.files.part_files import LocalPartFiles, hidden_path
-from tidegate.spark.micro_batch.location import CheckpointLocation, Prepared
+from tidegate.spark.micro_batch.location import CheckpointLocation
+from tidegate.spark.micro_batch.prepared import Prepared
 from tidegate.storage.cleanup import Deletion, OrderedDeletions
 from tidegate.storage.files import LocalFiles, write_file
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_directory, metadata_file

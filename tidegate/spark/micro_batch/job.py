@@ -50,9 +50,10 @@ from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.micro_batch.client import MicroBatchJobClient
 from tidegate.spark.micro_batch.discovery import SplitSearch, first_states
 from tidegate.spark.micro_batch.ending import Steps, commit_the_rest, undo_the_rest
-from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError, Prepared, load_committables
+from tidegate.spark.micro_batch.location import CheckpointLocation, LocationError
 from tidegate.spark.micro_batch.looks import BatchLooks
 from tidegate.spark.micro_batch.plan import MicroBatchPlan, width
+from tidegate.spark.micro_batch.prepared import Prepared, load_committables
 from tidegate.spark.micro_batch.progress import Batches, Totals
 from tidegate.spark.micro_batch.query import start_query
 from tidegate.spark.micro_batch.refusals import BatchRefusedError, DrainRefusedError, SavepointLostError

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -30,8 +28,8 @@ from tidegate.common import options
 from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import ConfigurationError, InternalError, TidegateError
 from tidegate.common.ids import OperatorId
-from tidegate.spark.micro_batch.report import TakenSplits
-from tidegate.storage.files import make_directories, sync_directory
+from tidegate.spark.micro_batch.prepared import DamagedError, Prepared
+from tidegate.storage.files import OWNER, PERMISSIONS, make_directories, sync_directory
 from tidegate.storage.handles import EnumeratorState
 from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.location import StorageLocation
@@ -39,21 +37,11 @@ from tidegate.storage.location import StorageLocation
 _FORMAT = 1
 _SHOWN_S, _LOOK_S = 60.0, 0.1  # in which a file of another machine is seen here, in a folder that is shared
 _NOTED = 64  # batches after which the latest one is written down, if nothing else is
-Committables = list[tuple[OperatorId, bytes]]
 States = Mapping[OperatorId, EnumeratorState]
 
 
 class LocationError(TidegateError):
     """The checkpoint location is not what it was: a restart cannot help."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a batch leaves to the driver to do when Spark has committed it."""
-
-    committables: Committables
-    taken: list[TakenSplits]
-    attempt: int | None = None  # of the query that has run it; None: a version before wrote this
 
 
 class _JobFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +57,9 @@ class _JobFile(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointLocation:
     """Used by one thread at a time. Call `open` first, `close` last."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, permissions: str = OWNER) -> None:
+        """`permissions`: see `files.PERMISSIONS`. They are of what is made here; a folder that is there already keeps
+        its own, except ours in it, which gets no more than these."""
         location = StorageLocation.parse(path)
         if not location.is_local:
             raise ConfigurationError(
@@ -81,7 +71,8 @@ class CheckpointLocation:
         self._own = os.path.join(self.path, "tidegate")
         self._pending = os.path.join(self._own, "commits")
         self._job_path = os.path.join(self._own, "job.json")
-        self._lock = LocalJobLock(self._own)
+        self._permissions = PERMISSIONS[permissions]
+        self._lock = LocalJobLock(self._own, self._permissions)
         self._job: _JobFile | None = None
         self._noted = -1  # `latest` as it was written
 
@@ -94,7 +85,9 @@ class CheckpointLocation:
                 f"another folder with {options.MICRO_BATCH_LOCATION.key}"
             )
         try:
-            make_directories(self._pending, "", 0o777)
+            make_directories(self._pending, self.path, self._permissions.directory)
+            for folder in (self._own, self._pending):
+                _narrow(folder, self._permissions.directory)
         except OSError as error:
             raise ConfigurationError(f"{options.MICRO_BATCH_LOCATION.key}: {self.path}: {error}") from error
         self._lock.acquire(now_ms)
@@ -232,17 +225,30 @@ class CheckpointLocation:
         """In the place of what an earlier run of the batch has prepared."""
         path = os.path.join(self._pending, str(batch))
         if prepared.committables or prepared.taken:
-            _write(path, pickle.dumps((prepared.committables, prepared.taken, prepared.attempt), 5))
+            _write(path, prepared.encode(), self._permissions.file)
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def to_commit(self) -> Iterator[tuple[int, Prepared]]:
-        """The batches that Spark has committed and the job has not, oldest first."""
+        """The batches that Spark has committed and the job has not, oldest first. LocationError when it cannot be known
+        what is to be committed."""
         for batch in sorted(self._numbers(self._pending)):
             if self.spark_committed(batch):
-                with open(os.path.join(self._pending, str(batch)), "rb") as file:
-                    yield batch, Prepared(*pickle.loads(file.read()))
+                yield batch, self._read_prepared(batch)
+
+    def _read_prepared(self, batch: int) -> Prepared:
+        path = os.path.join(self._pending, str(batch))
+        with open(path, "rb") as file:
+            data = file.read()
+        try:
+            return Prepared.decode(data)
+        except DamagedError as error:
+            raise LocationError(
+                f"{path} is damaged ({error}): it says what the sinks have to commit of batch {batch}, which Spark has "
+                f"committed. {self.what_to_do}. Or delete the file: the job goes on after that batch then, and of its "
+                "output is missing what was not committed before"
+            ) from error
 
     def committed(self, batch: int, known: States) -> None:
         """`known`: the splits as of this batch."""
@@ -273,7 +279,7 @@ class CheckpointLocation:
         return found
 
     def _write_job(self, job: _JobFile) -> None:
-        _write(self._job_path, msgspec.json.encode(job))
+        _write(self._job_path, msgspec.json.encode(job), self._permissions.file)
         self._job = job
         self._noted = job.latest
 
@@ -298,10 +304,10 @@ class CheckpointLocation:
             return []
 
 
-def _write(path: str, data: bytes) -> None:
+def _write(path: str, data: bytes, mode: int) -> None:
     """All of it or nothing, also when the machine fails; when this returns, all of it."""
     temporary = f"{path}.{os.getpid()}.new"
-    with open(temporary, "wb") as file:
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -309,14 +315,15 @@ def _write(path: str, data: bytes) -> None:
     sync_directory(os.path.dirname(path))
 
 
+def _narrow(folder: str, mode: int) -> None:
+    """Take away what others may do there beyond that: what lies in the folder is unpickled."""
+    found = stat.S_IMODE(os.stat(folder).st_mode)
+    if too_much := found & 0o777 & ~mode:
+        with contextlib.suppress(PermissionError):  # another user's, who has given it to us
+            os.chmod(folder, found & ~too_much)
+
+
 def _sync_file(path: str) -> None:
     """What another process has written, and may just be renaming."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         os.fsync(file.fileno())
-
-
-def load_committables(pairs: Committables) -> dict[OperatorId, list[Any]]:
-    found: dict[OperatorId, list[Any]] = {}
-    for operator_id, pickled in pairs:
-        found.setdefault(operator_id, []).extend(pickle.loads(pickled))
-    return found

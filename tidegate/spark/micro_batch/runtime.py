@@ -61,7 +61,7 @@ class MicroBatchRuntime(Runtime):
         if point is not None:
             graph = adopt_max_parallelism(graph, point.metadata)
         path, temporary = location_of(configuration, graph)
-        location = CheckpointLocation(path)
+        location = CheckpointLocation(path, options.read(configuration, options.STORAGE_PERMISSIONS))
         job_id = location.open(graph.job_id, graph.name, fingerprint(graph, limits), SystemClock().now_ms())
         try:
             graph = dataclasses.replace(graph, job_id=job_id)
