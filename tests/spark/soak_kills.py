@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.spark.chaos_jobs.soak_job import RECORDS
@@ -39,7 +40,9 @@ class Soak:
         self._arguments = arguments
         self._targets = targets
         self._began = time.monotonic()
-        self.faults: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # by kind
+        self.aligned: dict[str, Counter[str]] = {"aligned": Counter(), "unaligned": Counter()}  # likewise
+        self.of_jobs: Counter[str] = Counter()  # faults by the kind of job
         self.rounds: Counter[tuple[str, str, str]] = Counter()
         self.sums: Counter[str] = Counter()
         self.broken: list[str] = []
@@ -98,6 +101,8 @@ class Soak:
         self.rounds[job] += 1
         faults = Counter(str(fault["kind"]) for fault in verdict.run.faults)
         self.faults.update(faults)
+        self.aligned[job[2]].update(faults)
+        self.of_jobs[job[0]] += faults.total()
         for sink in verdict.sinks:
             counts = {"records": sink.records, "lost": sink.lost, "doubled": sink.doubled, "changed": sink.changed}
             self.sums.update({**counts, "out of order": sink.out_of_order})
@@ -130,14 +135,23 @@ class Soak:
             minutes = (time.monotonic() - self._began) / 60
             print(f"{minutes:.0f} min, {self.rounds.total()} rounds: {self._so_far()}", flush=True)
 
-    def table(self) -> None:
-        print("\n| fault | how often |\n|---|---|")
+    def table(self) -> Iterator[str]:
+        """Line by line, as docs/chaos.md has it."""
+        columns = [self.aligned["aligned"], self.aligned["unaligned"], self.faults]
+        yield "| fault | aligned | unaligned | all |"
+        yield "|---|---|---|---|"
         for kind in KINDS:
-            print(f"| {KINDS[kind]} | {self.faults[kind]} |")
-        print(f"| all, in {self.rounds.total()} rounds of {len(self.rounds)} jobs | {self.faults.total()} |")
-        print("\n" + ", ".join(f"{name} {self.sums[name]}" for name in ("records", "lost", "doubled", "out of order")))
+            yield f"| {KINDS[kind]} | {' | '.join(f'{column[kind]:,}' for column in columns)} |"
+        yield f"| **faults** | {' | '.join(f'**{column.total():,}**' for column in columns)} |"
+        yield ""
+        yield f"| job | {' | '.join(self.of_jobs)} |"
+        yield f"|---|{'---|' * len(self.of_jobs)}"
+        yield f"| faults | {' | '.join(f'{count:,}' for count in self.of_jobs.values())} |"
+        yield ""
+        sums = (f"{name} {self.sums[name]:,}" for name in ("records", "lost", "doubled", "changed", "out of order"))
+        yield f"{self.rounds.total()} rounds, {len(self.broken)} of them broken; {', '.join(sums)}"
         for one in self.broken:
-            print(f"BROKEN: {one}")
+            yield f"BROKEN: {one}"
 
 
 def main() -> int:
@@ -161,7 +175,7 @@ def main() -> int:
         threading.Thread(target=soak.a_line_a_minute, daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             soak.run()
-        soak.table()
+        print("", *soak.table(), sep="\n", flush=True)
     return 1 if soak.broken else 0
 
 
