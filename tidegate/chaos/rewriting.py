@@ -63,7 +63,7 @@ def rewrite(submission: Submission, segment: Segment) -> Rewritten:
     scalable = max((v.parallelism for v in graph.vertices), default=1)
     vertices = tuple(_vertex(vertex, segment, scalable, exactly_once) for vertex in graph.vertices)
     graph = dataclasses.replace(graph, vertices=vertices)
-    targets = tuple(o.operator_id for o in operators if o.kind != "sink")
+    targets = tuple(o.operator_id for o in operators)
     timeout_s = options.read(configuration, options.HEARTBEAT_TIMEOUT) / 1000
     instrument = ChaosInstrument(segment, graph.num_slots, timeout_s, targets)
     rewritten = dataclasses.replace(submission, graph=graph, configuration=configuration, instrument=instrument)

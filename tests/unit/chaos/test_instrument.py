@@ -51,8 +51,8 @@ def run(folder: Path, patch: pytest.MonkeyPatch, fault: WorkerFault | None) -> R
 
     def with_clock(submission: Submission, segment: Segment) -> Rewritten:
         rewritten = rewrite(submission, segment)
-        targets = tuple(o.operator_id for o in rewritten.operators if o.kind != "sink")
-        made = ChaosInstrument(segment, 1, 3.0, targets, now)
+        given: Any = rewritten.submission.instrument
+        made = ChaosInstrument(segment, 1, 3.0, given._targets, now)
         return dataclasses.replace(rewritten, submission=dataclasses.replace(rewritten.submission, instrument=made))
 
     def build(env: StreamExecutionEnvironment) -> None:
@@ -78,7 +78,8 @@ def all_values() -> list[str]:
     ("fault", "restarts", "told"),
     [
         (WorkerFault("exception", 0, 0.2, 1.0, choice=0.0), 1, "an exception in 'Source: "),
-        (WorkerFault("exception", 0, 0.2, 1.0, choice=0.9), 1, "an exception in 'ticks', subtask 0"),
+        (WorkerFault("exception", 0, 0.2, 1.0, choice=0.7), 1, "an exception in 'ticks', subtask 0"),
+        (WorkerFault("exception", 0, 0.2, 1.0, choice=0.9), 1, "an exception in 'Sink: "),
         (WorkerFault("commit", 0, 0.1, 0.1, choice=0.0), None, "commits fail"),
         (WorkerFault("storage", 0, 0.1, 0.1, choice=0.0), 0, "snapshots: storage fails"),
         (WorkerFault("storage", 0, 0.1, 0.1, choice=0.99), 0, "snapshots: storage is full"),
