@@ -33,6 +33,7 @@ from tidegate.chaos.wishes import Wishes
 
 JOB = str(Path(__file__).parent / "chaos_jobs" / "soak_job.py")
 JOBS = ("timers", "windows", "joins", "broadcast", "async", "sliding")
+WAYS = (("hashmap", "aligned"), ("rocksdb", "unaligned"), ("hashmap", "unaligned"), ("rocksdb", "aligned"))
 
 
 class Soak:
@@ -55,7 +56,8 @@ class Soak:
 
     def run(self) -> None:
         draw = random.Random(self._arguments.seed)
-        jobs = list(itertools.product((*JOBS, *self._targets.kinds), ("hashmap", "rocksdb"), ("aligned", "unaligned")))
+        kinds = (*JOBS, *self._targets.kinds)
+        jobs = [(kind, *ways) for ways in WAYS for kind in kinds]  # soon one of each kind, and both alignments
         for job in itertools.islice(itertools.cycle(jobs), self._arguments.first % len(jobs), None):
             while self._arguments.pause_while is not None and os.path.exists(self._arguments.pause_while):
                 time.sleep(1)
