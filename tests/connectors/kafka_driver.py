@@ -1,10 +1,13 @@
-"""A driver program of its own, and a hand that kills it: counts from Kafka into Kafka, exactly once.
+"""A driver program of its own, and a hand that kills it: counts from Kafka, or from the changes of a table, into Kafka
+or a table, exactly once.
 
-python -m tests.connectors.kafka_driver SERVERS IN RECORDS PARTITIONS OUT CHECKPOINTS [SNAPSHOT]
+python -m tests.connectors.kafka_driver JOB CHECKPOINTS [SNAPSHOT]     (JOB: a `DriverJob`, as JSON)
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 import subprocess
 import sys
@@ -15,10 +18,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.connectors.broker import Broker
+from tests.connectors.database import Database
 from tests.connectors.kafka_kit import builder
-from tests.connectors.kills import Feeder, counted
-from tests.connectors.on_processes import environment, processes_for_spark, run_job
+from tests.connectors.kills import ChangedTable, Feeder, count_changes, counted
+from tests.connectors.on_processes import environment, processes_for_spark, run_job, start_job
 from tests.spark.recovery_kit import assert_exact, latest_checkpoint, until, with_checkpoints
+from tidegate.datastream.connectors.postgres import PostgresSink
+
+PARTITIONS = 2
 
 
 def counting_job(env: Any, servers: str, topic: str, records: int, partitions: int, out: str) -> None:
@@ -27,16 +34,69 @@ def counting_job(env: Any, servers: str, topic: str, records: int, partitions: i
     counted(env, feeder).sink_to(builder(broker, out).set_transactional_id_prefix(f"{out}-tx").build()).uid("out")
 
 
-def run_with_killed_drivers(broker: Broker, name: str, folder: Path, kills: int, rng: random.Random) -> None:
-    """Each next driver goes on from the latest checkpoint; the last one is not killed, and the output is exact."""
-    broker.create_topic(f"{name}-in", 2)
-    out = broker.create_topic(f"{name}-out", 2)
-    feeder = Feeder(broker, f"{name}-in", 12_000 * kills, 3000, 2, held_back=2000).start()
-    job = (broker.bootstrap_servers, f"{name}-in", feeder.records, 2, out)
-    snapshot: Path | None = None
+@dataclasses.dataclass(frozen=True)
+class DriverJob:
+    """What every driver of a test runs. `how`: as in the soak's list."""
+
+    how: str
+    parallelism: int
+    unaligned: bool
+    servers: str
+    url: str
+    source: str  # a topic, or a table
+    out: str
+    records: int
+
+    def environment(self, checkpoints: Path, snapshot: str) -> Any:
+        env = environment(self.parallelism, {"execution.state-recovery.path": snapshot} if snapshot else {})
+        with_checkpoints(env, checkpoints, interval_ms=200)
+        if self.unaligned:
+            env.get_checkpoint_config().enable_unaligned_checkpoints()
+        if self.how == "to kafka":
+            counting_job(env, self.servers, self.source, self.records, PARTITIONS, self.out)
+        elif self.how == "changes to a table":
+            count_changes(env, self.url, self.source, prefix=self.source)
+        else:
+            feeder = Feeder(SimpleNamespace(bootstrap_servers=self.servers), self.source, self.records, 1, PARTITIONS)
+            build = PostgresSink.builder().set_url(self.url).set_table(self.out).set_columns("line")
+            # A driver that is started by hand has another job id: what the one before left prepared is its prefix's.
+            sink = (build.upsert() if self.how == "upsert" else build.set_transaction_prefix(self.out)).build()
+            counted(env, feeder).map(lambda line: (line,)).sink_to(sink).uid("out")
+        return env
+
+
+def run_with_killed_drivers(
+    broker: Broker,
+    database: Database | None,
+    name: str,
+    folder: Path,
+    kills: int,
+    rng: random.Random,
+    how: str = "to kafka",
+    parallelism: int = 2,
+    unaligned: bool = False,
+) -> None:
+    """Each next driver goes on from the latest checkpoint; the last one is not killed, and the output is exact. The
+    database is needed unless it is `to kafka`."""
+    url = "" if database is None else database.url
+    job = DriverJob(how, parallelism, unaligned, broker.bootstrap_servers, url, name, f"{name}_out", 12_000 * kills)
+    table, feeder = None, None
+    if how == "changes to a table":
+        assert database is not None
+        table = ChangedTable(database, name, job.records, 3000).start()
+    else:
+        broker.create_topic(name, PARTITIONS)
+        feeder = Feeder(broker, name, job.records, 3000, PARTITIONS, held_back=2000).start()
+        if how == "to kafka":
+            broker.create_topic(job.out, 2)
+        else:
+            assert database is not None
+            key = "PRIMARY KEY (line)" if how == "upsert" else "n int8 GENERATED ALWAYS AS IDENTITY"
+            database.execute(f"CREATE TABLE {job.out} (line text, {key})")
+    snapshot = ""
     for run in range(kills):
         checkpoints = folder / str(run)
-        process = _start(*job, checkpoints, *([] if snapshot is None else [snapshot]))
+        process = _start(job, checkpoints, snapshot)
         try:
             until(lambda mine=checkpoints: list(mine.glob("*/chk-*/_metadata")), f"a checkpoint of driver {run}", 90)
             assert process.poll() is None
@@ -44,27 +104,30 @@ def run_with_killed_drivers(broker: Broker, name: str, folder: Path, kills: int,
         finally:
             process.kill()
             process.wait()
-        snapshot = latest_checkpoint(checkpoints)
+        snapshot = str(latest_checkpoint(checkpoints))
+    env = job.environment(folder / "last", snapshot)
+    if table is not None:
+        assert_exact(table.wait(start_job(env)), job.records)
+        return
+    assert feeder is not None
     feeder.release()
-    env = environment(2, {"execution.state-recovery.path": str(snapshot)})
-    with_checkpoints(env, folder / "last", interval_ms=200)
-    counting_job(env, *job)
     run_job(env)
-    assert_exact(Counter(broker.values(out)), feeder.records)
+    if how == "to kafka":
+        assert_exact(Counter(broker.values(job.out)), job.records)
+    elif database is not None:
+        assert_exact(Counter(line for (line,) in database.execute(f"SELECT line FROM {job.out}")), job.records)
+        assert not database.execute("SELECT 1 FROM pg_prepared_xacts WHERE starts_with(gid, %s)", job.out)
 
 
-def _start(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.connectors.kafka_driver", *map(str, arguments)]
+def _start(job: DriverJob, checkpoints: Path, snapshot: str) -> subprocess.Popen[bytes]:
+    arguments = [json.dumps(dataclasses.asdict(job)), str(checkpoints), *filter(None, [snapshot])]
+    command = [sys.executable, "-m", "tests.connectors.kafka_driver", *arguments]
     root = Path(__file__).parents[2]
     return subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def main(
-    servers: str, topic: str, records: str, partitions: str, out: str, checkpoints: str, snapshot: str = ""
-) -> None:
-    env = environment(2, {"execution.state-recovery.path": snapshot} if snapshot else {})
-    with_checkpoints(env, Path(checkpoints), interval_ms=200)
-    counting_job(env, servers, topic, int(records), int(partitions), out)
+def main(job: str, checkpoints: str, snapshot: str = "") -> None:
+    env = DriverJob(**json.loads(job)).environment(Path(checkpoints), snapshot)
     with processes_for_spark():
         run_job(env, 600)
 

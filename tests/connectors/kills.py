@@ -113,6 +113,16 @@ def counted(env: Any, feeder: Feeder) -> Any:
     return stream.key_by(lambda key: key).process(CountPerKey(), Types.STRING()).uid("count")
 
 
+def count_changes(env: Any, url: str, table: str, prefix: str = "") -> None:
+    """Per key, into another table."""
+    source = PostgresChangeSource.builder().set_url(url).set_table(table).set_slot(table).build()
+    build = PostgresSink.builder().set_url(url).set_table(f"{table}_out").set_columns("line")
+    sink = (build.set_transaction_prefix(prefix) if prefix else build).build()
+    rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "changes").uid("changes")
+    counts = rows.map(lambda row: row.line, Types.STRING()).key_by(lambda line: line)
+    counts.process(CountPerKey(), Types.STRING()).uid("count").map(lambda line: (line,)).sink_to(sink).uid("out")
+
+
 class ChangedTable:
     """A table that rows are inserted into, one after the other and each once, whatever happens to the database; a job
     that counts them per key into another table. The job does not end by itself: `wait` until all is there."""
@@ -142,12 +152,7 @@ class ChangedTable:
                 time.sleep(0.1)
 
     def counted_into(self, env: Any) -> None:
-        url, table = self._database.url, self.name
-        source = PostgresChangeSource.builder().set_url(url).set_table(table).set_slot(table).build()
-        sink = PostgresSink.builder().set_url(url).set_table(f"{table}_out").set_columns("line").build()
-        rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "changes").uid("changes")
-        counts = rows.map(lambda row: row.line, Types.STRING()).key_by(lambda line: line)
-        counts.process(CountPerKey(), Types.STRING()).uid("count").map(lambda line: (line,)).sink_to(sink).uid("out")
+        count_changes(env, self._database.url, self.name)
 
     def wait(self, client: Any, timeout_s: float = 120) -> Counter[str]:
         """The lines of the other table, when all are there; ends the job."""

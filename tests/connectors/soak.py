@@ -33,7 +33,17 @@ SLOTS = 4
 KILLS_PER_JOB = 8
 JOBS = [
     *itertools.product(["to kafka", "append", "upsert", "changes to a table"], [1, 2, 4], [False, True]),
-    *[("killed drivers", 2, False)] * 2,
+    *(
+        (f"killed drivers: {how}", *way)
+        for how, *way in [
+            ("to kafka", 2, False),
+            ("append", 1, False),
+            ("upsert", 4, True),
+            ("changes to a table", 2, True),
+            ("to kafka", 4, True),
+            ("append", 2, True),
+        ]
+    ),
 ]
 """What a job does, its parallelism, and whether its checkpoints are unaligned."""
 
@@ -46,9 +56,10 @@ def one_job(
     print(f"{name}: {how}, parallelism {parallelism}, {'unaligned' if unaligned else 'aligned'}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if how == "killed drivers":
+        if how.startswith("killed drivers: "):
+            what = how.removeprefix("killed drivers: ")
             with processes_for_spark() if spark is not None else contextlib.nullcontext():
-                run_with_killed_drivers(broker, name, folder, kills // 2, rng)
+                run_with_killed_drivers(broker, database, name, folder, kills // 2, rng, what, parallelism, unaligned)
             return Counter(driver=kills // 2)
         env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({}), spark=spark)
         with_checkpoints(env.set_parallelism(parallelism), folder, interval_ms=rng.choice([100, 300, 1000]))

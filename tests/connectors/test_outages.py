@@ -28,11 +28,23 @@ from tidegate.datastream.connectors.postgres import PostgresSink
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("on_processes")]
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=SOAK)])
-def test_kafka_to_state_to_kafka_is_exact_when_drivers_are_killed(
-    broker: Broker, name: str, tmp_path: Path, kills: int
+IN_CI = [("to kafka", 2, False, 1), ("append", 1, False, 1), ("upsert", 4, True, 1)]
+MORE = [pytest.param(how, 2, True, 6, marks=SOAK) for how in ("to kafka", "append", "upsert", "changes to a table")]
+
+
+@pytest.mark.parametrize(("how", "parallelism", "unaligned", "kills"), [*IN_CI, *MORE])
+def test_output_is_exact_when_drivers_are_killed(
+    broker: Broker,
+    database: Database,
+    name: str,
+    tmp_path: Path,
+    how: str,
+    parallelism: int,
+    unaligned: bool,
+    kills: int,
 ) -> None:
-    run_with_killed_drivers(broker, name, tmp_path, kills, random.Random())
+    rng = random.Random()
+    run_with_killed_drivers(broker, database, name, tmp_path, kills, rng, how, parallelism, unaligned)
 
 
 ALL_WAYS = [pytest.param(p, unaligned, 10, marks=SOAK) for p in (1, 2, 4) for unaligned in (False, True)]
