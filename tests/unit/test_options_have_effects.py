@@ -63,6 +63,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "tidegate.history.dir": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
     "tidegate.history.size": at("unit/web/test_history.py", "test_the_folder_and_the_size_come_from_the_configuration"),
     "queryable-state.enable": at("unit/taskmanager/test_live_state.py", "test_looking_can_be_switched_off"),
+    "tidegate.queryable-state.committed.max-read": at(
+        "unit/taskmanager/test_live_state.py", "test_a_look_at_a_checkpoint_reads_only_so_much_of_it"
+    ),
     "tidegate.queryable-state.hidden": at("unit/taskmanager/test_live_state.py", "test_a_state_can_be_hidden"),
     "parallelism.default": at(JOB, "test_default_parallelism"),
     "pipeline.max-parallelism": at(JOB, "test_max_parallelism"),

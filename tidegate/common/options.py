@@ -828,6 +828,15 @@ QUERYABLE_STATE_HIDDEN = ConfigOption(
     "stands for any part (`payments/*`, `*/card number`). Their sizes are shown. Files of checkpoints are protected by "
     "their permissions alone.",
 )
+COMMITTED_MAX_READ = ConfigOption(
+    "tidegate.queryable-state.committed.max-read",
+    _MEMORY,
+    256 << 20,
+    "How much of a checkpoint's files one look at the committed state may read, in the driver: what is fetched for it, "
+    "uncompressed, and with RocksDB also the database of each subtask that has a key of it. A look that takes more is "
+    "an error.",
+    minimum=1,
+)
 STATE_CHANGELOG = ConfigOption(
     "state.changelog.enabled",
     _BOOLEAN,

@@ -23,25 +23,33 @@ from tidegate.common.errors import (
 from tidegate.common.ids import CheckpointId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.query_settings import hidden_by_descriptor
+from tidegate.state.bounded_source import BoundedSource
 from tidegate.state.key_groups import key_group
+from tidegate.state.read_budget import ReadBudget
 from tidegate.state.reading import (
     Found,
+    KeyReader,
     ReadableTable,
     ReadRules,
     StateTables,
-    is_strange_key,
     key_types_of,
-    read_key,
     resolve,
     scan,
     shown_names,
+    strange_key,
 )
-from tidegate.state.snapshot_tables import SnapshotReader
+from tidegate.state.snapshot_tables import ChunkTable, SnapshotReader
 from tidegate.storage.handles import KeyedSnapshot, OperatorMetadata
 from tidegate.storage.reader import StateSource
 
 _TRIES = 3
 _PATIENCE_S = 5.0  # for the look before this one
+_MAX_ENTRIES = 5_000_000  # that one look goes through: some seconds, in the driver
+_MAX_VALUES = 16 << 20  # bytes of what one look finds
+
+
+def _budget() -> ReadBudget:
+    return ReadBudget(_MAX_ENTRIES, _MAX_VALUES)
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,13 @@ class CommittedState:
         latest: Callable[[], RestorePoint | None],
         source: Callable[[str], StateSource],
         now_ms: Callable[[], float],
+        max_read: int,
     ) -> None:
+        """`max_read`: bytes of files that one look reads."""
         self._latest = latest
         self._source = source
         self._now_ms = now_ms
+        self._max_read = max_read
         self._lock = threading.Lock()  # held while files are read, perhaps for ever: taken with a timeout only
         self._reader = SnapshotReader()  # used by the holder of the lock
         self._closed = threading.Event()
@@ -73,25 +84,30 @@ class CommittedState:
 
     def get(self, operator_id: str, state: str, keys: Sequence[Any], window: tuple[Any, ...] | None) -> CommittedAnswer:
         def read(parts: _Parts) -> list[Found]:
-            found = []
-            for key in keys:
-                tables, table = parts.of_key(key)
-                one = read_key(tables, table, key, window, self._rules(table))
-                if not one.values and is_strange_key(table, key):
+            budget = _budget()
+            found: dict[Any, Found] = {}
+            for (tables, table), there in parts.of_keys(keys):
+                if isinstance(table, ChunkTable) and (window is not None or not table.info.namespaced):
+                    table.expect([(key, window) for key in there] if table.info.namespaced else there)
+                here = KeyReader(tables, table, there, budget, self._rules(table)).read(there, window)
+                strange = strange_key(table, here)
+                if strange is not None:
                     types = " or ".join(key_types_of(table))
                     raise WrongKeyError(
-                        f"the keys of state '{state}' are {types}: there is no such key of type {type(key).__name__}"
+                        f"the keys of state '{state}' are {types}: there is no such key of type "
+                        f"{type(strange).__name__}"
                     )
-                found.append(one)
-            return found
+                found.update({one.key: one for one in here})
+            return [Found(key, found[key].values) for key in keys]
 
         return self._read(operator_id, state, read)
 
     def scan(self, operator_id: str, state: str, limit: int) -> CommittedAnswer:
         def read(parts: _Parts) -> list[Found]:
+            budget = _budget()
             found: list[Found] = []
             for _, table in parts.all():
-                found += scan(table, limit - len(found), self._rules(table))
+                found += scan(table, limit - len(found), budget, self._rules(table))
                 if len(found) >= limit:
                     break
             return found
@@ -135,7 +151,8 @@ class CommittedState:
             point = self._point()
             try:
                 with self._reading() as reader:
-                    parts = _Parts(reader, self._source(point.root), point, operator_id, state)
+                    source = BoundedSource(self._source(point.root), self._max_read)
+                    parts = _Parts(reader, source, point, operator_id, state)
                     answer = CommittedAnswer(point.checkpoint_id, read(parts))
                     if point.checkpoint_id < self._newest:
                         continue
@@ -169,7 +186,7 @@ class _Parts:
     """One state in the parts of a checkpoint."""
 
     def __init__(
-        self, reader: SnapshotReader, source: StateSource, point: RestorePoint, operator_id: str, state: str
+        self, reader: SnapshotReader, source: BoundedSource, point: RestorePoint, operator_id: str, state: str
     ) -> None:
         self._reader = reader
         self._source = source
@@ -181,18 +198,27 @@ class _Parts:
         self._operator: OperatorMetadata = found
         self._snapshots = [s.keyed for s in found.subtasks if s.keyed is not None]
 
-    def of_key(self, key: Any) -> tuple[StateTables, ReadableTable]:
+    def of_keys(self, keys: Sequence[Any]) -> Iterator[tuple[tuple[StateTables, ReadableTable], list[Any]]]:
+        """Each part that has one of these keys, with those that it has, each once."""
+        by_part: dict[int, list[Any]] = {}
+        for key in dict.fromkeys(keys):
+            by_part.setdefault(self._part_of(key), []).append(key)
+        for part, there in by_part.items():
+            yield self._open(self._snapshots[part]), there
+
+    def _part_of(self, key: Any) -> int:
         group = key_group(key, self._operator.max_parallelism)
-        for snapshot in self._snapshots:
+        for part, snapshot in enumerate(self._snapshots):
             if snapshot.key_group_start <= group < snapshot.key_group_end:
-                return self._open(snapshot)
+                return part
         raise UnknownStateError(f"operator '{self._operator.name}' has no keyed state")
 
-    def all(self) -> list[tuple[StateTables, ReadableTable]]:
-        return [self._open(snapshot) for snapshot in self._snapshots]
+    def all(self) -> Iterator[tuple[StateTables, ReadableTable]]:
+        return map(self._open, self._snapshots)
 
     def _open(self, snapshot: KeyedSnapshot) -> tuple[StateTables, ReadableTable]:
         operator = self._operator
+        self._source.expect(sum(file.size for file in snapshot.files))
         tables = self._reader.tables(
             self._point.root, operator.operator_id, operator.name, snapshot, operator.max_parallelism, self._source
         )

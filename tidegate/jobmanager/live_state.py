@@ -29,7 +29,8 @@ from tidegate.jobmanager.query_settings import hidden_by_descriptor
 from tidegate.protocol.messages import StateLookup, StateProblem, StateResult
 from tidegate.state import serialization
 from tidegate.state.key_groups import KeyRouter, is_unhashable, unhashable_key
-from tidegate.state.reading import WINDOW_CONTENTS, WINDOW_LAYOUTS, Found, TooLargeToReadError
+from tidegate.state.read_budget import TooLargeToReadError
+from tidegate.state.reading import WINDOW_CONTENTS, WINDOW_LAYOUTS, Found
 
 MAX_KEYS = 1_000
 MAX_SCANNED = 1_000
@@ -284,7 +285,7 @@ class StateHandle:
                 self._wrong_key(f"there is no such key of type {result.detail}", result.names)
             case StateProblem.HIDDEN:
                 raise hidden_by_descriptor(self.state, self.operator)
-            case StateProblem.TOO_LARGE:
+            case StateProblem.TOO_LARGE | StateProblem.PUT_OFF:
                 raise StateReadError(result.detail)
             case StateProblem.FAILED:
                 raise StateReadError(

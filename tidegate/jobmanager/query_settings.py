@@ -21,6 +21,7 @@ def hidden_by_descriptor(state: str, operator: str) -> StateHiddenError:
 class QuerySettings:
     enabled: bool = True
     hidden: tuple[str, ...] = ()  # patterns of operator/state
+    committed_max_read: int = options.COMMITTED_MAX_READ.default  # bytes
 
     @staticmethod
     def from_configuration(configuration: Configuration) -> QuerySettings:
@@ -31,7 +32,11 @@ class QuerySettings:
                     f"{options.QUERYABLE_STATE_HIDDEN.key}: '{pattern}' has to be operator/state, for example "
                     f"'{pattern}/*' for all states of the operator with that uid or name"
                 )
-        return QuerySettings(options.read(configuration, options.QUERYABLE_STATE), hidden)
+        return QuerySettings(
+            options.read(configuration, options.QUERYABLE_STATE),
+            hidden,
+            options.read(configuration, options.COMMITTED_MAX_READ),
+        )
 
     def hides(self, operators: Iterable[str], states: Iterable[str]) -> bool:
         """`operators`, `states`: all names of one operator and one state."""

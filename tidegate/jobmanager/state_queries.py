@@ -1,7 +1,8 @@
 """Looks at the working state of a running job: from any thread to the JobManager's, to a slot, and back.
 
 What clients ask never piles up before the job. A slot is asked one thing at a time: what comes meanwhile waits here,
-bounded in number, and goes in one message. After an answer that took the slot t ms it is left alone for 20 t, so that
+bounded in number, and goes in one message. What a slot puts off, since the rest of its message took long, goes with the
+next one. After an answer that took the slot t ms it is left alone for 20 t, so that
 looking takes at most a twentieth of its time, whatever is asked and however often.
 """
 
@@ -20,7 +21,7 @@ from tidegate.common.ids import SlotIndex
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.protocol.instructions import Instruction, StateReadDone
-from tidegate.protocol.messages import StateLookup, StateResult
+from tidegate.protocol.messages import StateLookup, StateProblem, StateResult
 
 MAX_OPEN = 1_000
 """Lookups that wait for an answer; more are refused."""
@@ -38,6 +39,7 @@ class _Open:
     slot: SlotIndex
     lookup: StateLookup
     answer: CompletableFuture[StateResult] = field(default_factory=CompletableFuture)
+    given_up: bool = False  # nobody waits any more
 
 
 class StateQueries:
@@ -89,6 +91,7 @@ class StateQueries:
         with self._lock:
             self._open -= len(asked)
             for one in asked:
+                one.given_up = True
                 waiting = self._waiting.get(one.slot)
                 if not one.answer.done() and waiting is not None and one in waiting:
                     waiting.remove(one)
@@ -140,8 +143,20 @@ class StateQueries:
         if instruction.results is None:
             self._fail(asked, f"the job does not run now: it is {self._master.status.name}")
             return
+        put_off = []
         for one, result in zip(asked, instruction.results, strict=False):
-            one.answer.complete(result)
+            if result.problem is StateProblem.PUT_OFF:
+                put_off.append(one)
+            else:
+                one.answer.complete(result)
+        self._ask_again(put_off)
+
+    def _ask_again(self, put_off: list[_Open]) -> None:
+        """Before all that came later."""
+        with self._lock:
+            for one in reversed(put_off):
+                if not one.given_up:
+                    self._waiting.setdefault(one.slot, deque()).appendleft(one)
 
     def status_changed(self, status: JobStatus) -> None:
         """Slots of an attempt that is over answer nothing more."""

@@ -71,6 +71,7 @@ class StateProblem(enum.Enum):
     WRONG_KEY = "wrong key"  # there is no such key, and the keys are of other types: `names`
     HIDDEN = "hidden"  # its descriptor says that nobody looks
     TOO_LARGE = "too large"  # the answer, or what has to be read for it
+    PUT_OFF = "put off"  # lookups before it in the message have taken long enough: to be asked again
     FAILED = "failed"  # something raised, such as the user's get_result()
 
 

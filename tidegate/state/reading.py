@@ -7,17 +7,14 @@ a look at a list of a million elements is an error for whoever looks and not a p
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from tidegate.common.errors import TidegateError
 from tidegate.state.figures import StateFigures
+from tidegate.state.read_budget import ReadBudget
 from tidegate.storage.handles import KeyedStateInfo
-
-MAX_PARTS = 10_000
-"""Elements of a list, entries of a map or windows of a key that one read takes."""
 
 WINDOW_CONTENTS = "window-contents"
 """The name under which the contents of windows are asked for, whichever way their operator keeps them."""
@@ -26,11 +23,9 @@ WINDOW_LAYOUTS = ("_window/contents", "_window/panes", "_window/slices")
 MERGING = "_window/merging"
 TIMERS = "timers"
 _SAMPLED_KEYS = 16
-_MAX_SCANNED = 200_000  # entries that are looked at for the windows of one key: about 10 ms on the heap
 
-
-class TooLargeToReadError(TidegateError):
-    """An entry, or what has to be looked at to find it, is larger than a read may be."""
+NamespacesOf = Callable[[Any], list[Any]]
+"""In which namespaces a key may have something. Raises TooLargeToReadError."""
 
 
 class ReadableTable(Protocol):
@@ -39,15 +34,16 @@ class ReadableTable(Protocol):
     @property
     def info(self) -> KeyedStateInfo: ...
 
-    def peek(self, entry: Any) -> Any:
-        """What is stored, not to be changed; None, or something empty, when there is nothing. Raises
-        TooLargeToReadError for more than MAX_PARTS elements or map entries."""
+    def peek(self, entry: Any, budget: ReadBudget) -> Any:
+        """What is stored, not to be changed; None, or something empty, when there is nothing. Takes what it reads from
+        the budget. Raises TooLargeToReadError, also for more than MAX_PARTS elements or map entries."""
 
-    def peek_namespaces(self, key: Any) -> list[Any]:
-        """The namespaces in which the key may have something. Raises TooLargeToReadError when it would take long."""
+    def peek_namespaces(self, keys: Collection[Any], budget: ReadBudget) -> NamespacesOf:
+        """For these keys. A table that has to look at all entries does so once, here. Raises TooLargeToReadError."""
 
     def peek_entries(self) -> Iterator[Any]:
-        """Entries that may have something, in no certain order, each once. Not across a change."""
+        """Entries that may have something, in no certain order, each once. Each step takes a bounded time, also among
+        many that were deleted. Not across a change."""
 
 
 class CountedTable(ReadableTable, Protocol):
@@ -107,32 +103,66 @@ def shown_names(tables: StateTables) -> list[str]:
     return [t.info.name for t in found if t is not None and is_shown(t.info) and not t.info.hidden]
 
 
-def read_key(
-    tables: StateTables, table: ReadableTable, key: Any, window: tuple[Any, ...] | None, rules: ReadRules = AS_STORED
-) -> Found:
-    """Of a state without windows, of one window, or of all windows of the key when `window` is None. A window is equal
-    to the tuple of its parts (start and end of a time window), so that tuple will do."""
-    info = table.info
-    if not info.namespaced:
-        value = _visible(info, table.peek(key), rules)
-        return Found(key, [] if value is None else [(None, value)])
-    found = []
-    for shown, namespace in _windows(tables, table, key, window):
-        value = _visible(info, table.peek((key, namespace)), rules)
-        if value is not None:
-            found.append((shown, value))
-    return Found(key, found)
+class KeyReader:
+    """Reads keys of one state, at one moment. What takes a look at the whole state is looked at once for all `keys`."""
+
+    def __init__(
+        self,
+        tables: StateTables,
+        table: ReadableTable,
+        keys: Collection[Any],
+        budget: ReadBudget,
+        rules: ReadRules = AS_STORED,
+    ) -> None:
+        """`keys`: all that will be asked for."""
+        self._table = table
+        self._keys = keys
+        self._budget = budget
+        self._rules = rules
+        self._merging = tables.readable(MERGING) if table.info.name in WINDOW_LAYOUTS else None
+        self._namespaces: NamespacesOf | None = None  # None: not asked for so far
+
+    def read(self, keys: Sequence[Any], window: tuple[Any, ...] | None) -> list[Found]:
+        """In the order of the keys; one that comes twice is read once. Of a state without windows, of one window, or of
+        all windows of a key when `window` is None. A window is equal to the tuple of its parts (start and end of a time
+        window), so that tuple will do. Raises TooLargeToReadError."""
+        values = {key: self._values(key, window) for key in dict.fromkeys(keys)}
+        return [Found(key, values[key]) for key in keys]
+
+    def _values(self, key: Any, window: tuple[Any, ...] | None) -> list[tuple[Any, Any]]:
+        info, rules = self._table.info, self._rules
+        if not info.namespaced:
+            value = _visible(info, self._table.peek(key, self._budget), rules)
+            return [] if value is None else [(None, value)]
+        found = []
+        for shown, namespace in self._windows(key, window):
+            value = _visible(info, self._table.peek((key, namespace), self._budget), rules)
+            if value is not None:
+                found.append((shown, value))
+        return found
+
+    def _windows(self, key: Any, window: tuple[Any, ...] | None) -> list[tuple[Any, Any]]:
+        """(window, namespace of its contents). Session windows keep their contents under one of those they grew
+        from."""
+        if self._merging is not None:
+            pairs = self._merging.peek(key, self._budget) or ()
+            return [pair for pair in pairs if window is None or pair[0] == window]
+        if window is not None:
+            return [(window, window)]
+        if self._namespaces is None:
+            self._namespaces = self._table.peek_namespaces(self._keys, self._budget)
+        return [(namespace, namespace) for namespace in self._namespaces(key)]
 
 
-def scan(table: ReadableTable, limit: int, rules: ReadRules = AS_STORED) -> list[Found]:
+def scan(table: ReadableTable, limit: int, budget: ReadBudget, rules: ReadRules = AS_STORED) -> list[Found]:
     """Some entries, at most `limit`, in no certain order. A key of a state that is kept per window may come several
-    times."""
+    times. Raises TooLargeToReadError."""
     found: list[Found] = []
     namespaced = table.info.namespaced
     for entry in islice(table.peek_entries(), limit * 4 + 1_000):
         if len(found) >= limit:
             break
-        value = _visible(table.info, table.peek(entry), rules)
+        value = _visible(table.info, table.peek(entry, budget), rules)
         if value is not None:
             key, window = entry if namespaced else (entry, None)
             found.append(Found(key, [(window, value)]))
@@ -149,24 +179,16 @@ def key_types_of(table: ReadableTable) -> tuple[str, ...]:
     return tuple(sorted({type(key).__name__ for key in _sampled_keys(table)}))
 
 
-def is_strange_key(table: ReadableTable, key: Any) -> bool:
-    """Whether none of some keys that there are is of the type of this one. (Equal numbers are one key, of any type.)"""
-    there = _sampled_keys(table)
-    if not there or (isinstance(key, numbers.Number) and any(isinstance(k, numbers.Number) for k in there)):
-        return False
-    return type(key) not in set(map(type, there))
-
-
-def _windows(
-    tables: StateTables, table: ReadableTable, key: Any, window: tuple[Any, ...] | None
-) -> list[tuple[Any, Any]]:
-    """(window, namespace of its contents). Session windows keep their contents under one of those they grew from."""
-    merging = tables.readable(MERGING) if table.info.name in WINDOW_LAYOUTS else None
-    if merging is not None:
-        return [pair for pair in merging.peek(key) or () if window is None or pair[0] == window]
-    if window is not None:
-        return [(window, window)]
-    return [(namespace, namespace) for namespace in table.peek_namespaces(key)]
+def strange_key(table: ReadableTable, found: Sequence[Found]) -> Any:
+    """The first key without a value whose type none of some keys that there are is of; None: there is no such one.
+    (Equal numbers are one key, of any type.)"""
+    missing = [one.key for one in found if not one.values]
+    there = _sampled_keys(table) if missing else []
+    if not there:
+        return None
+    types = set(map(type, there))
+    numeric = any(isinstance(key, numbers.Number) for key in there)
+    return next((k for k in missing if type(k) not in types and not (numeric and isinstance(k, numbers.Number))), None)
 
 
 def _visible(info: KeyedStateInfo, stored: Any, rules: ReadRules) -> Any:
@@ -190,20 +212,3 @@ def _unexpired(kind: str, stored: Any, rules: ReadRules) -> Any:
         return {key: value for key, (value, at) in stored.items() if limit is None or at > limit}
     value, at = stored
     return value if limit is None or at > limit else None
-
-
-def check_parts(info: KeyedStateInfo, count: int) -> None:
-    if count > MAX_PARTS:
-        what = {"list": "elements", "map": "entries"}.get(info.kind, "windows")
-        raise TooLargeToReadError(
-            f"what state '{info.name}' has for this key is more than {MAX_PARTS:,} {what}, which is the most that is "
-            "read at once: take a savepoint and read the state as a table"
-        )
-
-
-def check_scanned(info: KeyedStateInfo, count: int) -> None:
-    if count > _MAX_SCANNED:
-        raise TooLargeToReadError(
-            f"state '{info.name}' has {count:,} entries in this subtask, too many to find the windows of a key among "
-            "them: take a savepoint and read the state as a table"
-        )

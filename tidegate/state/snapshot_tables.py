@@ -8,14 +8,16 @@ what that has written is read.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from tidegate.common.errors import SnapshotError
+from tidegate.common.value_sizes import estimated_size
 from tidegate.state.heap.snapshot import BACKEND_NAME as HEAP
-from tidegate.state.reading import ReadableTable, StateTables, check_parts
+from tidegate.state.read_budget import ReadBudget, check_parts
+from tidegate.state.reading import NamespacesOf, StateTables
 from tidegate.state.savepoint.format import BACKEND_NAME as SAVEPOINT
 from tidegate.state.savepoint.reader import read_entries
 from tidegate.state.serialization import loads
@@ -80,9 +82,9 @@ class ChunkTables:
     def names(self) -> list[str]:
         return [info.name for info in self._snapshot.states]
 
-    def readable(self, name: str) -> ReadableTable | None:
+    def readable(self, name: str) -> ChunkTable | None:
         info = next((info for info in self._snapshot.states if info.name == name), None)
-        return None if info is None else _ChunkTable(info, self)
+        return None if info is None else ChunkTable(info, self)
 
     def newest_first(self, state: str) -> Iterator[dict[Any, Any]]:
         """The chunks of a state back to the newest full snapshot."""
@@ -94,29 +96,55 @@ class ChunkTables:
                 return
 
 
-class _ChunkTable:
+class ChunkTable:
+    """`reading.ReadableTable` of the chunks of one state. Nothing says in which chunk an entry is: what is not there is
+    looked for in all of them, so a reader of several entries says so before (`expect`)."""
+
     def __init__(self, info: KeyedStateInfo, tables: ChunkTables) -> None:
         self.info = info
         self._tables = tables
+        self._known: dict[Any, Any] = {}  # entries that were looked for or met: what is stored, None: nothing
 
-    def peek(self, entry: Any) -> Any:
+    def expect(self, entries: Iterable[Any]) -> None:
+        """They are about to be peeked at: goes once through the chunks for all of them."""
+        missing = set(entries)
         for chunk in self._tables.newest_first(self.info.name):
-            if entry in chunk:
-                value = chunk[entry]
-                if value is not None and self.info.kind in ("list", "map"):
-                    check_parts(self.info, len(value))
-                return value
-        return None
+            found = {entry: chunk[entry] for entry in missing if entry in chunk}
+            self._known.update(found)
+            missing.difference_update(found)
+            if not missing:
+                return
+        self._known.update(dict.fromkeys(missing))
 
-    def peek_namespaces(self, key: Any) -> list[Any]:
-        return [namespace for found, namespace in self.peek_entries() if found == key]
+    def peek(self, entry: Any, budget: ReadBudget) -> Any:
+        if entry not in self._known:
+            self.expect([entry])
+        value = self._known.pop(entry)
+        parts = 0
+        if value is not None and self.info.kind in ("list", "map"):
+            parts = len(value)
+            check_parts(self.info, parts)
+        budget.take(self.info, 1 + parts, estimated_size(value))
+        return value
+
+    def peek_namespaces(self, keys: Collection[Any], budget: ReadBudget) -> NamespacesOf:
+        found: dict[Any, dict[Any, Any]] = {key: {} for key in keys}
+        for chunk in self._tables.newest_first(self.info.name):
+            budget.take(self.info, len(chunk))
+            for entry, value in chunk.items():
+                if entry[0] in found:
+                    found[entry[0]].setdefault(entry[1], value)
+        for key, values in found.items():
+            self._known.update({(key, namespace): value for namespace, value in values.items()})
+        return lambda key: list(found[key])
 
     def peek_entries(self) -> Iterator[Any]:
         newer: list[dict[Any, Any]] = []
         for chunk in self._tables.newest_first(self.info.name):
             for entry, value in chunk.items():
-                if not any(entry in other for other in newer) and value is not None:
-                    yield entry
+                if not any(entry in other for other in newer):
+                    self._known[entry] = value
+                    yield entry  # also what was deleted, which may be nearly all of it
             newer.append(chunk)
 
 

@@ -122,7 +122,12 @@ class InProcessJob(InstructionCarrier):
         self._published = MasterPublisher(publisher, self.graph, self.master)
         self._queries = StateQueries(self.master, self._serve)
         source = self.prepared.storage.worker_storage().source
-        committed = CommittedState(lambda: self.master.fault_tolerance.restore_point(), source, self.clock.now_ms)
+        committed = CommittedState(
+            lambda: self.master.fault_tolerance.restore_point(),
+            source,
+            self.clock.now_ms,
+            publisher.queries.committed_max_read,
+        )
         self._states = LiveStates(self.prepared.graph, publisher, self._queries, committed)
 
     @staticmethod

@@ -14,7 +14,7 @@ from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager import state_queries
 from tidegate.jobmanager.state_queries import StateQueries
 from tidegate.protocol.instructions import StateReadDone
-from tidegate.protocol.messages import StateLookup, StateResult
+from tidegate.protocol.messages import StateLookup, StateProblem, StateResult
 
 SLOT = SlotIndex(0)
 
@@ -53,8 +53,11 @@ class Asking:
         thread = threading.Thread(target=self._ask, args=(names, slot, timeout), daemon=True)
         thread.start()
         self.threads.append(thread)
-        while not any(one.lookup.state == names[-1] for q in list(self.queries._waiting.values()) for one in q):
-            thread.join(0.001)  # until it waits
+        while not self._waits(names[-1]) or (self.queries._posted and not self.events):
+            thread.join(0.001)
+
+    def _waits(self, name: str) -> bool:
+        return any(one.lookup.state == name for q in list(self.queries._waiting.values()) for one in q)
 
     @property
     def waiting(self) -> int:
@@ -77,6 +80,14 @@ class Asking:
         request, _, names = self.master.asked[-1]
         results = tuple(StateResult(detail=f"of {name}") for name in names)
         self.queries.done(StateReadDone(request, results, took_ms), now)
+        self.queries.check_invariants()
+
+    def put_off(self, *names: str) -> None:
+        request, _, asked = self.master.asked[-1]
+        results = [
+            StateResult(detail=f"of {name}", problem=StateProblem.PUT_OFF if name in names else None) for name in asked
+        ]
+        self.queries.done(StateReadDone(request, tuple(results), 0.0), 0.0)
         self.queries.check_invariants()
 
     def join(self) -> dict[str, Any]:
@@ -173,3 +184,25 @@ def test_nobody_is_asked_after_the_end() -> None:
     asking._ask(("b",), 0, 20.0)
     results = asking.join()
     assert all("over (FINISHED)" in str(error) for error in results.values())
+
+
+def test_what_a_slot_puts_off_is_asked_again_before_what_came_later() -> None:
+    asking = Asking()
+    asking.ask("a", "b", "c")
+    asking.turn()
+    asking.ask("d")
+    asking.put_off("b", "c")
+    asking.turn()
+    assert [names for _, _, names in asking.master.asked] == [["a", "b", "c"], ["b", "c", "d"]]
+    asking.answer()
+    assert asking.join() == {name: f"of {name}" for name in "abcd"}
+
+
+def test_what_is_put_off_and_nobody_waits_for_is_not_asked_again() -> None:
+    asking = Asking()
+    asking.ask("a", timeout=0.01)
+    asking.turn()
+    assert isinstance(asking.join()["a"], StateNotReadableError)
+    asking.put_off("a")
+    asking.turn()
+    assert len(asking.master.asked) == 1

@@ -23,22 +23,39 @@ from tidegate.datastream.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from tidegate.state.reading import (
+from tidegate.state.read_budget import (
+    MAX_BYTES,
+    MAX_ENTRIES,
     MAX_PARTS,
+    BudgetSpentError,
+    ReadBudget,
     TooLargeToReadError,
-    is_strange_key,
+)
+from tidegate.state.reading import (
+    AS_STORED,
+    Found,
+    KeyReader,
+    ReadRules,
     key_types_of,
-    read_key,
     resolve,
     scan,
+    strange_key,
 )
 from tidegate.state.rocksdb.backend import RocksDBKeyedStateBackend
 from tidegate.state.rocksdb.resources import SlotResources
-from tidegate.state.snapshot_tables import SnapshotReader
+from tidegate.state.snapshot_tables import ChunkCache, ChunkTables, SnapshotReader
 from tidegate.taskmanager.operators.window_base import LAYOUTS
 
 OPTIONS = ("value", "list", "map", "reducing", "aggregating", "windowed")
 KEYS: list[Any] = [*range(8), "a", "b", ("t", 1), 2.5]
+
+
+def read_key(tables: Any, table: Any, key: Any, window: Any, rules: ReadRules = AS_STORED) -> Found:
+    return KeyReader(tables, table, [key], ReadBudget(), rules).read([key], window)[0]
+
+
+def is_strange_key(table: Any, key: Any) -> bool:
+    return strange_key(table, [Found(key, [])]) is not None
 
 
 class Mean(AggregateFunction):
@@ -129,7 +146,7 @@ class Model:
             for key in KEYS:
                 found = read_key(tables, table, key, None, **rules)
                 assert sorted(found.values) == self.expected(name, key, live), (name, key)
-            seen = scan(table, 1000, **rules)
+            seen = scan(table, 1000, ReadBudget(), **rules)
             assert len(seen) == len(self.holds[name]), name
             for one in seen:
                 expected = self.expected(name, one.key, live)
@@ -269,6 +286,89 @@ def test_large_entries_are_refused(backends: Backends) -> None:
             assert table is not None
             with pytest.raises(TooLargeToReadError, match=f"'{name}'.*10,000"):
                 read_key(backend, table, 1, None)
+
+
+def _values(backend: Any, name: str, keys: list[Any], budget: ReadBudget) -> list[list[tuple[Any, Any]]]:
+    table = resolve(backend, name)
+    assert table is not None
+    return [found.values for found in KeyReader(backend, table, keys, budget).read(keys, None)]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_what_all_keys_of_a_look_read_is_bounded(backends: Backends, settled: bool) -> None:
+    backend = backends.make()
+    elements, entries = backend.get_state(ListStateDescriptor("list")), backend.get_state(MapStateDescriptor("map"))
+    value = backend.get_state(ValueStateDescriptor("value"))
+    keys = list(range(MAX_ENTRIES // 5_000 + 1))
+    for backend.current_key in keys:
+        elements.add_all(list(range(5_000)))
+        entries.put_all(dict.fromkeys(range(5_000), 0))
+        value.update("x" * (MAX_BYTES // (len(keys) - 1)))
+    if settled:
+        settle(backend)
+    for name, why in (("list", "200,000 entries"), ("map", "200,000 entries"), ("value", "4 MiB")):
+        with pytest.raises(BudgetSpentError, match=f"'{name}' takes a look at more than {why}.*fewer keys"):
+            _values(backend, name, keys, ReadBudget())
+        assert all(_values(backend, name, keys[:5], ReadBudget()))
+        assert all(_values(backend, name, keys[:1] * 1000, ReadBudget()))  # a key that comes again is read once
+        with pytest.raises(BudgetSpentError):
+            scan(resolve(backend, name), 1000, ReadBudget())  # type: ignore[arg-type]
+
+
+def test_windows_of_many_keys_are_found_in_one_scan(backends: Backends) -> None:
+    backend = backends.make()
+    windowed = backend.get_state(ValueStateDescriptor("windowed"), namespaced=True)
+    keys, windows = list(range(300)), [TimeWindow(start, start + 1) for start in range(4)]
+    for backend.current_key in keys:
+        for backend.current_namespace in windows:
+            windowed.update(1)
+    budget = ReadBudget()
+    assert {len(values) for values in _values(backend, "windowed", keys, budget)} == {4}
+    assert budget.entries <= 3 * 300 * 4
+
+
+def test_a_scan_of_what_was_deleted_takes_a_bounded_time(backends: Backends) -> None:
+    backend = backends.make()
+    state = backend.get_state(ValueStateDescriptor("value"))
+    for backend.current_key in range(20_000):
+        state.update(1)
+    settle(backend)
+    for backend.current_key in range(20_000):
+        state.clear()
+    budget = ReadBudget()
+    table = resolve(backend, "value")
+    assert table is not None
+    assert scan(table, 1, budget) == []
+    assert budget.entries < 2_000
+    assert not is_strange_key(table, 5)
+
+
+def test_a_chunk_is_read_once_for_all_keys_of_a_look_at_a_checkpoint() -> None:
+    backend = Backends("heap", "").make()
+    value = backend.get_state(ValueStateDescriptor("value"))
+    windowed = backend.get_state(ValueStateDescriptor("windowed"), namespaced=True)
+    backend.current_namespace = TimeWindow(0, 1)
+    sink = MemorySink()
+    for checkpoint in range(1, 5):
+        for backend.current_key in range(checkpoint * 10):
+            value.update(checkpoint)
+            windowed.update(checkpoint)
+        snapshot = backend.snapshot(CheckpointId(checkpoint)).write(sink)
+        backend.notify_checkpoint_complete(CheckpointId(checkpoint))
+    cache = ChunkCache(limit=0)
+    chunks = sum(chunk.state == "value" for increment in snapshot.increments for chunk in increment.chunks)
+    assert chunks > 1
+    keys = [0, 39, *range(100, 200)]
+    for name, namespace in (("value", None), ("windowed", TimeWindow(0, 1))):
+        tables = ChunkTables("", "op", snapshot, sink, cache)
+        table = tables.readable(name)
+        assert table is not None
+        before = cache.reads
+        if namespace is None:
+            table.expect(keys)
+        found = KeyReader(tables, table, keys, ReadBudget()).read(keys, None)
+        assert [one.values for one in found] == [[(namespace, 4)]] * 2 + [[]] * 100
+        assert cache.reads - before <= chunks
 
 
 def test_the_number_of_entries_is_exact_on_the_heap_and_near_in_rocksdb(backends: Backends) -> None:

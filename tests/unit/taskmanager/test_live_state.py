@@ -409,6 +409,58 @@ def test_an_answer_costs_processor_time_and_that_of_the_clock_where_a_disk_is_re
         assert took == {"hashmap": 3.0, "rocksdb": 0.0}[backend]  # the clock of the job stands still
 
 
+def test_a_slot_answers_only_as_much_of_a_message_as_takes_no_time(tmp_path: Path) -> None:
+    with counting(tmp_path, "hashmap", 1) as job:
+        job.advance(50)
+        assert job.slots[0].runtime is not None
+        reads = job.slots[0].runtime.state_reads
+        lookups = [job.get_state("count", "count")._lookup([f"k{i}"], None, 0) for i in range(5)]
+        spent = iter(range(0, 1000, 10))
+        reads._spent_ms = lambda: float(next(spent))
+        results, _ = reads.answer(lookups)
+        assert [result.problem for result in results] == [*[None] * 3, *[StateProblem.PUT_OFF] * 2]
+        reads._spent_ms = lambda: 0.0
+        assert {result.problem for result in reads.answer(lookups)[0]} == {None}
+
+
+def test_a_look_that_finds_the_budget_of_its_message_spent_is_put_off_and_answered_later() -> None:
+    env = environment({})
+    ticks(env, burst=30, every_ms=1e9).key_by(lambda i: i % 2).process(Blob()).uid("blob").sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.run()
+        handle = job.get_state("blob", "list")
+        assert job.slots[0].runtime is not None
+        one, both = handle._lookup([0], None, 0), handle._lookup([0, 1], None, 0)
+        results, _ = job.slots[0].runtime.state_reads.answer([one, one, both, one, one, one, one])
+        assert {result.problem for result in results} == {StateProblem.TOO_LARGE, StateProblem.PUT_OFF}
+        assert results[0].problem is StateProblem.TOO_LARGE
+        threads = [threading.Thread(target=_refused, args=(handle,), daemon=True) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            job.advance(10)
+            threads[0].join(0.001)
+        assert job.restarts == 0
+
+
+def _refused(handle: Any) -> None:
+    with pytest.raises(StateReadError, match="more than 1 MiB"):
+        handle.get(0, timeout=60)
+
+
+@BACKENDS
+def test_a_look_at_a_checkpoint_reads_only_so_much_of_it(tmp_path: Path, backend: str) -> None:
+    setting = "tidegate.queryable-state.committed.max-read"
+    with counting(tmp_path, backend, 1, {setting: "100 bytes"}) as job:
+        job.advance(150)
+        handle = job.get_state("count", "count")
+        with pytest.raises(StateReadError, match=rf"more than 100 bytes.*\({setting}\).*level live"):
+            handle.get("k1", level="committed")
+        with pytest.raises(StateReadError, match=setting):
+            handle.scan(level="committed")
+        assert handle.get("k1").found
+
+
 def test_answers_are_bounded() -> None:
     env = environment({})
     ticks(env, burst=20, every_ms=1e9).key_by(lambda i: 0).process(Blob()).uid("blob").sink_to(CollectSink())

@@ -31,7 +31,12 @@ MAX_OPEN = 1_000
 
 _PER_BATCH_BYTES = 1 << 18  # of questions: they are in Spark's offset log
 _ANSWER_BYTES = 8 << 20  # of all answers of a subtask in one batch, which are in the driver's memory
+_MESSAGES = 20  # of questions to a subtask in one batch: what is put off goes with the next
 _SCANNED_BUCKETS = 256  # that are read for entries to show
+_TOO_MUCH = StateResult(
+    problem=StateProblem.TOO_LARGE,
+    detail="too much was asked of one subtask in one batch: ask for fewer keys, or again",
+)
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -67,22 +72,29 @@ class SubtaskLooks:
                 found |= {*sorted(there)[: min(limit, _SCANNED_BUCKETS)]} if keys is None else set(map(of_key, keys))
         return found
 
-    def answers(self, read: Callable[[StateLookup], StateResult]) -> tuple[tuple[str, StateResult], ...]:
-        told, size = [], 0
-        for look in self._looks:
-            lookup = StateLookup(
-                vertex=VertexId(look.vertex),
-                operator_id=OperatorId(look.operator_id),
-                state=look.state,
-                query=base64.b64decode(look.query),
-            )
-            result = read(lookup)
-            size += len(result.answer)
-            if size > _ANSWER_BYTES:
-                detail = "too much was asked of one subtask in one batch: ask for fewer keys"
-                result = StateResult(problem=StateProblem.TOO_LARGE, detail=detail)
-            told.append((look.number, result))
-        return tuple(told)
+    def answers(
+        self, answer: Callable[[Sequence[StateLookup]], tuple[tuple[StateResult, ...], float]]
+    ) -> tuple[tuple[str, StateResult], ...]:
+        """`answer`: as `StateReads.answer`."""
+        told: dict[str, StateResult] = {}
+        size, left = 0, self._looks
+        for _ in range(_MESSAGES):
+            if not left:
+                break
+            for look, result in zip(left, answer([_lookup(look) for look in left])[0], strict=True):
+                size += len(result.answer)
+                told[look.number] = _TOO_MUCH if size > _ANSWER_BYTES else result
+            left = [look for look in left if told[look.number].problem is StateProblem.PUT_OFF]
+        return tuple((told | {look.number: _TOO_MUCH for look in left}).items())
+
+
+def _lookup(look: Look) -> StateLookup:
+    return StateLookup(
+        vertex=VertexId(look.vertex),
+        operator_id=OperatorId(look.operator_id),
+        state=look.state,
+        query=base64.b64decode(look.query),
+    )
 
 
 # ---------------------------------------------------------------- on the driver

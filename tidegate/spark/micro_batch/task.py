@@ -382,7 +382,7 @@ class MicroBatchTask:
                 committables.append((operator.node.operator_id, bytes(cloudpickle.dumps(taken, 5))))
         reads = StateReads(self._attempt, self._host.clock, self._host.clock.now_ms)
         reads.watch([task])
-        answers = self._looks.answers(lambda lookup: reads.answer([lookup])[0][0])
+        answers = self._looks.answers(reads.answer)
         written, figures = self._keep(task, own, ended)  # before the savepoint, which forgets what has changed
         snapshot, error = self._savepoint(chain, ended and not task.drained)
         users = UserReport(0.0)

@@ -131,7 +131,12 @@ class JobManager(InstructionCarrier):
         )
         workers_storage = job.storage.worker_storage()
         self._queries = StateQueries(master, self._post)
-        self._committed = CommittedState(lambda: publisher.committed, workers_storage.source, self._clock.now_ms)
+        self._committed = CommittedState(
+            lambda: publisher.committed,
+            workers_storage.source,
+            self._clock.now_ms,
+            publisher.queries.committed_max_read,
+        )
         self.client = SparkJobClient(
             publisher,
             self._savepoints,

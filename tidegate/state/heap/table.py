@@ -6,11 +6,13 @@ only knows that None means "no entry". The dicts may be replaced by `merge`, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
 from tidegate.common.errors import check_internal
-from tidegate.state.reading import check_parts, check_scanned
+from tidegate.common.value_sizes import estimated_size
+from tidegate.state.read_budget import ReadBudget, check_parts
+from tidegate.state.reading import NamespacesOf
 from tidegate.state.ttl_cleanup import KeyRounds, without_expired
 from tidegate.storage.handles import KeyedStateInfo
 
@@ -66,19 +68,27 @@ class HeapTable:
 
     # ------------------------------------------------------------ seen from outside (`state.reading`)
 
-    def peek(self, entry: Any) -> Any:
+    def peek(self, entry: Any, budget: ReadBudget) -> Any:
         value = self.get(entry)
+        parts = 0
         if value is not None and self.info.kind in ("list", "map"):
-            check_parts(self.info, len(value))
+            parts = len(value)
+            check_parts(self.info, parts)
+        budget.take(self.info, 1 + parts, estimated_size(value))
         return value
 
-    def peek_namespaces(self, key: Any) -> list[Any]:
+    def peek_namespaces(self, keys: Collection[Any], budget: ReadBudget) -> NamespacesOf:
         """Entries are found by key and namespace together, so this looks at all of them."""
-        check_scanned(self.info, len(self.delta) + len(self.base))
-        return [namespace for found, namespace in self.live_keys() if found == key]
+        budget.take(self.info, len(self.delta) + len(self.base))
+        found: dict[Any, list[Any]] = {key: [] for key in keys}
+        for key, namespace in self.live_keys():
+            if key in found:
+                found[key].append(namespace)
+        return found.__getitem__
 
     def peek_entries(self) -> Iterator[Any]:
-        return self.live_keys()
+        yield from self.delta  # also what was deleted, which may be nearly all of it
+        yield from (entry for entry in self.base if entry not in self.delta)
 
     def count(self) -> int:
         """How many entries there are. Looks at what has changed since the last snapshot."""

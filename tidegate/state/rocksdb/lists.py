@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
+from tidegate.common.value_sizes import estimated_size
 from tidegate.contracts.state import ListState
 from tidegate.state.keyed_states import Cursor
-from tidegate.state.reading import check_parts
+from tidegate.state.read_budget import ReadBudget, check_parts
 from tidegate.state.rocksdb.frozen import Frozen
 from tidegate.state.rocksdb.keys import prefix_end
 from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
@@ -53,28 +54,37 @@ class ListTable(RocksTable):
             return self._stored(entry)[:]
         return change.new[:] if change.replaced else self._stored(entry) + change.new
 
-    def peek(self, entry: Any) -> list[Any]:
+    def peek(self, entry: Any, budget: ReadBudget) -> list[Any]:
+        budget.take(self.info, 1)
         parts: list[list[Any]] = []  # newest first
         for changes in (self.delta, self.frozen):
             change = changes.get(entry)
             if change is not None:
                 parts.append(change.new)
+                self._take_kept(change.new, budget)
                 if change.replaced:
                     break
         else:
-            parts.append(self._peek_stored(entry))
+            parts.append(self._peek_stored(entry, budget))
         check_parts(self.info, sum(map(len, parts)))
         return list(chain.from_iterable(reversed(parts)))
 
-    def _peek_stored(self, entry: Any) -> list[Any]:
+    def _peek_stored(self, entry: Any, budget: ReadBudget) -> list[Any]:
         known: list[Any] = self.recent.look(entry)
         if known is not MISSING:
+            self._take_kept(known, budget)
             return known
         elements: list[Any] = []
         for record in self._older_chunks(self.codec.encode(entry)):
+            budget.take(self.info, 1, len(record))
             elements += record_value(record)
             check_parts(self.info, len(elements))
+        budget.take(self.info, len(elements))
         return elements
+
+    def _take_kept(self, elements: list[Any], budget: ReadBudget) -> None:
+        check_parts(self.info, len(elements))
+        budget.take(self.info, len(elements), estimated_size(elements))
 
     def put(self, entry: Any, value: list[Any]) -> None:
         self.delta[entry] = ListChange(True, list(value))

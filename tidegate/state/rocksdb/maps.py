@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from tidegate.common.value_sizes import estimated_size
 from tidegate.contracts.state import MapState
 from tidegate.state.keyed_states import Cursor
-from tidegate.state.reading import check_parts
+from tidegate.state.read_budget import ReadBudget, check_parts
 from tidegate.state.rocksdb.frozen import Frozen
 from tidegate.state.rocksdb.keys import decode_value, encode_value, prefix_end
 from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
@@ -52,16 +53,27 @@ class MapTable(RocksTable):
         content = change.puts if change.cleared else {**dict(self._scan(entry)), **change.puts}
         return {key: value for key, value in content.items() if value is not GONE}
 
-    def peek(self, entry: Any) -> dict[Any, Any]:
+    def peek(self, entry: Any, budget: ReadBudget) -> dict[Any, Any]:
+        changes = [change for one in (self.delta, self.frozen) if (change := one.get(entry)) is not None]
+        for kept in changes:
+            check_parts(self.info, len(kept.puts))
+            budget.take(self.info, len(kept.puts), estimated_size(kept.puts))
         change = self._change(entry)
         content: dict[Any, Any] = {}
         if change is None or not change.cleared:
-            for key, value in self._scan(entry):
+            for key, value in self._peek_stored(entry, budget):
                 content[key] = value
                 check_parts(self.info, len(content))
         content.update({} if change is None else change.puts)
         check_parts(self.info, len(content))
+        budget.take(self.info, 1)
         return {key: value for key, value in content.items() if value is not GONE}
+
+    def _peek_stored(self, entry: Any, budget: ReadBudget) -> Iterator[tuple[Any, Any]]:
+        prefix = self.codec.encode(entry)
+        for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
+            budget.take(self.info, 1, len(record))
+            yield self._map_key(record_key, len(prefix), record), record_value(record)
 
     def _change(self, entry: Any) -> MapChange | None:
         """The change of an entry against what RocksDB holds, which may have some of the frozen changes already: that

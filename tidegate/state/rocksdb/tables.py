@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import abc
 import pickle
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidegate.common.type_schema import UNDECLARED, TypeSchema
 from tidegate.state.evolution import observed_schema
-from tidegate.state.reading import check_parts, check_scanned
+from tidegate.state.read_budget import ReadBudget, check_parts
+from tidegate.state.reading import NamespacesOf
 from tidegate.state.rocksdb.database import Database
 from tidegate.state.rocksdb.frozen import Frozen, immutable
 from tidegate.state.rocksdb.keys import RANGE, EntryCodec, is_exact, prefix_end
@@ -289,22 +290,33 @@ class RocksTable(abc.ABC):
     # ------------------------------------------------------------ seen from outside (`state.reading`)
 
     @abc.abstractmethod
-    def peek(self, entry: Any) -> Any:
+    def peek(self, entry: Any, budget: ReadBudget) -> Any:
         """See `state.reading.ReadableTable`. Neither flushes nor remembers what was read."""
 
-    def peek_namespaces(self, key: Any) -> list[Any]:
-        changed = [entry for changes in (self.delta, self.frozen) for entry in changes]
-        check_scanned(self.info, len(changed))
-        found = dict.fromkeys(namespace for one, namespace in changed if one == key)
-        prefix = EntryCodec(self.codec.state, self.codec.max_parallelism, False).encode(key)
-        last = b""
-        for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
-            entry_key = record_key[: self.codec.split(record_key)]
-            if entry_key != last:
-                last = entry_key
-                found[self._original(record_key, record)[1]] = None
-                check_parts(self.info, len(found))
-        return list(found)
+    def peek_namespaces(self, keys: Collection[Any], budget: ReadBudget) -> NamespacesOf:
+        """What is in the database is found by key, what is changed only by key and namespace together."""
+        budget.take(self.info, len(self.delta) + len(self.frozen))
+        changed: dict[Any, dict[Any, None]] = {key: {} for key in keys}
+        for key, namespace in chain(self.delta, self.frozen):
+            if key in changed:
+                changed[key][namespace] = None
+        codec = EntryCodec(self.codec.state, self.codec.max_parallelism, False)
+
+        def namespaces(key: Any) -> list[Any]:
+            found = dict(changed[key])
+            check_parts(self.info, len(found))
+            prefix = codec.encode(key)
+            last = b""
+            for record_key, record in self.database.scan(prefix, prefix_end(prefix)):
+                budget.take(self.info, 1)
+                entry_key = record_key[: self.codec.split(record_key)]
+                if entry_key != last:
+                    last = entry_key
+                    found[self._original(record_key, record)[1]] = None
+                    check_parts(self.info, len(found))
+            return list(found)
+
+        return namespaces
 
     def peek_entries(self) -> Iterator[Any]:
         yield from self.delta

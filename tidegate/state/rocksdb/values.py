@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidegate.common.value_sizes import estimated_size
 from tidegate.state.keyed_states import Cursor, HeapAggregatingState, HeapReducingState, HeapValueState
+from tidegate.state.read_budget import ReadBudget
 from tidegate.state.rocksdb.bulk_keys import encode_all, encode_in_order
 from tidegate.state.rocksdb.frozen import Frozen
 from tidegate.state.rocksdb.recent import ENTRY_COST, MISSING
@@ -77,15 +79,18 @@ class ValueTable(RocksTable):
         value = self.delta.get(entry, MISSING)
         return self.base.get(entry) if value is MISSING else value
 
-    def peek(self, entry: Any) -> Any:
+    def peek(self, entry: Any, budget: ReadBudget) -> Any:
         for changes in (self.delta, self.frozen):
             value = changes.get(entry, MISSING)
             if value is not MISSING:
-                return value
-        value = self.recent.look(entry)
+                break
+        else:
+            value = self.recent.look(entry)
         if value is not MISSING:
+            budget.take(self.info, 1, estimated_size(value))
             return value
         record = self.database.get_many([self.codec.encode(entry)])[0]
+        budget.take(self.info, 1, len(record or b""))
         return None if record is None else record_value(record)
 
     def put(self, entry: Any, value: Any) -> None:

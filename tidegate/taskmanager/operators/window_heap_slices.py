@@ -10,15 +10,18 @@ what has changed when a snapshot is taken; the timers are in their queue as befo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import Any
 
 from tidegate.common.ids import CheckpointId
+from tidegate.common.value_sizes import estimated_size
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.window import TimeWindow
 from tidegate.state.figures import StateFigures, size_by_sample
 from tidegate.state.keyed_states import HeapMapState
-from tidegate.state.reading import CountedTable, check_parts
+from tidegate.state.read_budget import ReadBudget, check_parts
+from tidegate.state.reading import CountedTable, NamespacesOf
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager.operators.window_base import called_by_runtime
 from tidegate.taskmanager.operators.window_slices import SliceWindowOperator
@@ -61,25 +64,30 @@ class _OpenSlices:
         self.info = info
         self._slices = slices
 
-    def peek(self, entry: Any) -> Any:
-        found = {start: part for start, kept in self._slices.items() if (part := kept.peek(entry)) is not None}
+    def peek(self, entry: Any, budget: ReadBudget) -> Any:
+        budget.take(self.info, 1 + len(self._slices))
+        found = self._parts(entry)
         check_parts(self.info, len(found))
+        budget.take(self.info, 0, estimated_size(found))
         return found or None
 
-    def peek_namespaces(self, key: Any) -> list[Any]:
-        return []
+    def _parts(self, entry: Any) -> dict[int, Any]:
+        return {start: part for start, kept in self._slices.items() if (part := kept.peek(entry)) is not None}
+
+    def peek_namespaces(self, keys: Collection[Any], budget: ReadBudget) -> NamespacesOf:
+        return lambda key: []
 
     def peek_entries(self) -> Iterator[Any]:
         seen: set[Any] = set()
         for kept in self._slices.values():
-            for key in [*kept.recent, *kept.stored]:
+            for key in chain(kept.recent, kept.stored):
                 if key not in seen:
                     seen.add(key)
                     yield key
 
     def figures(self) -> StateFigures:
         entries = len({key for kept in self._slices.values() for key in (*kept.recent, *kept.stored)})
-        sample = ((key, self.peek(key)) for key in self.peek_entries())
+        sample = ((key, self._parts(key)) for key in self.peek_entries())
         return StateFigures(entries=entries, exact=True, bytes=size_by_sample(sample, entries))
 
 

@@ -11,15 +11,17 @@ alone, which is twice as fast, and what has changed in it is put into the state 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from typing import Any
 
 from tidegate.common.ids import CheckpointId
+from tidegate.common.value_sizes import estimated_size
 from tidegate.contracts.batches import RecordBatch
 from tidegate.contracts.window import TimeWindow
 from tidegate.state.figures import StateFigures, size_by_sample
 from tidegate.state.heap.table import HeapTable
-from tidegate.state.reading import CountedTable
+from tidegate.state.read_budget import ReadBudget, check_parts
+from tidegate.state.reading import CountedTable, NamespacesOf
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggregation_calls, called_by_runtime
@@ -87,13 +89,24 @@ class _OpenPanes:
         self.info = info
         self._windows = windows
 
-    def peek(self, entry: Any) -> Any:
+    def peek(self, entry: Any, budget: ReadBudget) -> Any:
+        pane = self._pane(entry)
+        budget.take(self.info, 1, estimated_size(pane))
+        return pane
+
+    def _pane(self, entry: Any) -> Any:
         key, span = entry
         window = self._windows.get(tuple(span))
         return None if window is None else window.peek(key)
 
-    def peek_namespaces(self, key: Any) -> list[Any]:
-        return [TimeWindow(*span) for span, window in self._windows.items() if window.peek(key) is not None]
+    def peek_namespaces(self, keys: Collection[Any], budget: ReadBudget) -> NamespacesOf:
+        def namespaces(key: Any) -> list[Any]:
+            budget.take(self.info, len(self._windows))
+            found = [TimeWindow(*span) for span, window in self._windows.items() if window.peek(key) is not None]
+            check_parts(self.info, len(found))
+            return found
+
+        return namespaces
 
     def peek_entries(self) -> Iterator[Any]:
         for span, window in self._windows.items():
@@ -102,7 +115,7 @@ class _OpenPanes:
 
     def figures(self) -> StateFigures:
         entries = sum(sum(1 for _ in window.all_keys()) for window in self._windows.values())
-        sample = ((entry, self.peek(entry)) for entry in self.peek_entries())
+        sample = ((entry, self._pane(entry)) for entry in self.peek_entries())
         return StateFigures(entries=entries, exact=True, bytes=size_by_sample(sample, entries))
 
 
