@@ -10,8 +10,10 @@ from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.settings import Retention
+from tidegate.storage import cleanup
+from tidegate.storage.checksums import checksum
 from tidegate.storage.cleanup import checkpoint_files
-from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.handles import CheckpointMetadata, FileRange
 from tidegate.storage.job_directory import checkpoint_directory, metadata_file
 
 if TYPE_CHECKING:
@@ -58,6 +60,17 @@ def check_whole(sim: Simulation, metadata: CheckpointMetadata, storage: Any = No
     if files is not None:
         gone = checkpoint_files(metadata) - files.content.keys() - files.damaged.keys()
         check(not gone, f"checkpoint {metadata.checkpoint_id} looks complete without {gone}")
+        _check_unchanged(files, metadata)
+
+
+def _check_unchanged(files: FakeFiles, metadata: CheckpointMetadata) -> None:
+    """What a completed checkpoint refers to is what was written for it: nobody has written there since."""
+    subtasks = [subtask for operator in metadata.operators for subtask in operator.subtasks]
+    for handle in cleanup._handles(subtasks, metadata.channels):
+        if isinstance(handle, FileRange) and handle.path in files.content and handle.path not in files.damaged:
+            data = files.content[handle.path][handle.offset : handle.offset + handle.length]
+            changed = checksum(data) != handle.checksum
+            check(not changed, f"somebody else wrote to {handle.path} of checkpoint {metadata.checkpoint_id}")
 
 
 def check_run(sim: Simulation) -> None:
@@ -88,6 +101,7 @@ def _check_there(files: FakeFiles, metadata: CheckpointMetadata) -> None:
         return
     gone = (checkpoint_files(metadata) | {own}) - files.content.keys() - files.damaged.keys()
     check(not gone, f"files of the completed checkpoint {metadata.checkpoint_id} are gone: {gone}")
+    _check_unchanged(files, metadata)
 
 
 def _check_undeleted(sim: Simulation, known: set[CheckpointId]) -> None:

@@ -23,7 +23,7 @@ from tests.simulation.restart_oracle import CheckedStrategy
 from tests.simulation.restarts import Restarts
 from tests.simulation.scenario import RESCALED, Scenario, Variation
 from tests.simulation.sim_clock import EPSILON_MS
-from tests.simulation.sim_slot import check_credits
+from tests.simulation.sim_slot import AsyncWork, check_credits
 from tests.simulation.storage_host import SimStorageThreads
 from tests.simulation.user_savepoints import UserSavepoints
 from tests.simulation.workers import Workers
@@ -90,6 +90,8 @@ _LONGEST_PAUSE_MS = 10_000.0  # of commits that are tried again, and of the wait
 
 class Simulation(Workers, InstructionCarrier):
     """`run` returns when the job has ended and everything was checked, or raises BrokenPromise (or InternalError)."""
+
+    late_share = 0.3  # of the writes of workers whose driver was killed that come to their end nevertheless
 
     def __init__(self, scenario: Scenario, trace: bool = False) -> None:
         super().__init__(scenario, trace)
@@ -503,12 +505,18 @@ class Simulation(Workers, InstructionCarrier):
         only `frozen`, of more of them."""
         for slot in self.processes.values():
             slot.life = Life.DEAD
+        late: list[AsyncWork] = []
         for work in list(self.async_work):
-            if work.outcome is not None or self.rng.random() < (0.3 if frozen else 0.7):
+            if work.outcome is not None or self.rng.random() >= (0.7 if frozen else self.late_share):
                 self.async_work.discard(work)
+            elif self.rng.random() < 0.5:
+                late.append(work)
         for pool in (self.frames, self.control, self.ready, self.helper_pool, self.events):
             pool.clear()
         self.timers.clear()
+        for work in late:  # when the next driver is well under way
+            self.async_work.discard(work)
+            self.after(any_ms(self.rng, 0.3, 100.0), partial(self.async_work.add, work))
         self.processes, self.gangs = {}, {}
         self.requests.clear()
         if isinstance(self.storage, FakeStorage) and not frozen:

@@ -32,6 +32,9 @@ _ALL = _WRITING | _READING | _DELETING
 class StorageFaults:
     """Drawn once. `begin` makes them strike."""
 
+    metadata_share = 0.2  # of the damaged files
+    kinds = ("lost", "torn", "rotten", "swapped")  # of damage
+
     def __init__(self, sim: Simulation, scenario: Scenario) -> None:
         self._sim = sim
         self._rng = rng = scenario.rng
@@ -100,12 +103,12 @@ class StorageFaults:
         # A file that was torn before its first byte has nothing left to damage.
         paths = sorted(path for path in checkpoint_files(hit) & files.content.keys() if files.content[path])
         own = metadata_file(hit.checkpoint_id)
-        if (not paths or rng.random() < 0.2) and files.content.get(own):
+        if (not paths or rng.random() < self.metadata_share) and files.content.get(own):
             paths = [own]
         if not paths:
             return False
         path = rng.choice(paths)
-        kind = rng.choice(("lost", "torn", "rotten", "swapped"))
+        kind = rng.choice(self.kinds)
         data = files.content[path]
         others = sorted(
             other

@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 
 from tests.simulation.faults import FaultPlan
+from tests.simulation.led_drivers import LedDrivers
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import IN_ROCKSDB, Mode, Variation
 from tests.simulation.schedule import Schedule
+from tests.simulation.simulation import Simulation
+from tests.simulation.storage_faults import StorageFaults
 from tests.simulation.test_planted_bugs import offset_of_the_batch_after
 from tidegate.common.errors import InternalError, SnapshotError, StorageUnavailableError
 from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
 from tidegate.protocol.messages import TriggerCheckpoint
-from tidegate.storage import cleanup, reader
+from tidegate.storage import cleanup, filesystem, job_directory, reader
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.work_queues import WorkQueues
 from tidegate.taskmanager.failure import RestoreFailure
@@ -37,6 +40,25 @@ def what_cannot_be_read_counts_as_damaged(patch: Patch) -> None:
 def checksums_are_not_checked(patch: Patch) -> None:
     patch.setattr(reader, "_is_whole", lambda data, handle: len(data) == handle.length)
     patch.setattr(FaultPlan, "damage_share", 1.0)
+
+
+def metadata_of_another_checkpoint_counts(patch: Patch) -> None:
+    """Intact, but in the wrong folder."""
+    patch.setattr(filesystem, "check_belongs", lambda metadata, directory, where: None)
+    patch.setattr(FaultPlan, "damage_share", 1.0)
+    patch.setattr(StorageFaults, "metadata_share", 1.0)
+    patch.setattr(StorageFaults, "kinds", ("swapped",))
+
+
+def two_drivers_write_into_one_checkpoint(patch: Patch) -> None:
+    """A checkpoint gets a number that an earlier driver has used, whose workers write late, into files of one name."""
+    patch.setattr(FileSystemStorage, "highest_checkpoint", lambda self: 0)
+    patch.setattr(job_directory, "_task_file", lambda attempt, vertex, subtask: f"v{vertex}-s{subtask}.state")
+    patch.setattr(Simulation, "late_share", 0.9)
+
+
+def two_leaders_write_into_one_directory(patch: Patch) -> None:
+    patch.setattr(LedDrivers, "next_directory", lambda self: self._sim.storage)
 
 
 def metadata_that_was_not_written_counts(patch: Patch) -> None:
@@ -102,6 +124,9 @@ def deletions_overtake_writes(patch: Patch) -> None:
 BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (what_cannot_be_read_counts_as_damaged, Mode.ALIGNED, Variation.PLAIN),
     (checksums_are_not_checked, Mode.ALIGNED, Variation.PLAIN),
+    (metadata_of_another_checkpoint_counts, Mode.ALIGNED, Variation.PLAIN),
+    (two_drivers_write_into_one_checkpoint, Mode.UNALIGNED, Variation.RESCALE),
+    (two_leaders_write_into_one_directory, Mode.ALIGNED, Variation.LED),
     (metadata_that_was_not_written_counts, Mode.ALIGNED, Variation.PLAIN),
     (a_repeated_trigger_begins_a_checkpoint_again, Mode.UNALIGNED, Variation.PLAIN),
     (bytes_that_are_no_message_end_the_job_manager, Mode.ALIGNED, Variation.PLAIN),
@@ -118,7 +143,8 @@ def test_a_planted_bug_is_found(
     plant: Callable[[Patch], None], mode: Mode, variation: Variation, monkeypatch: Patch
 ) -> None:
     plant(monkeypatch)
-    monkeypatch.setitem(IN_ROCKSDB, Variation.TIME, 0.0)
+    for in_rocksdb in (Variation.TIME, Variation.RESCALE):  # soonest found where schedules are quick
+        monkeypatch.setitem(IN_ROCKSDB, in_rocksdb, 0.0)
     for seed in range(MAX_SEEDS):
         try:
             run_seed(seed, mode, variation=variation)
