@@ -113,6 +113,18 @@ def test_a_transaction_whose_end_cannot_be_looked_up_is_waited_for(monkeypatch: 
     assert may_pass(error.value)
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_group_without_a_coordinator_is_waited_for_as_long_as_a_broker_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([(None, "[Error 16] NotCoordinatorError")] * 3 + [({"members": [{"client_id": "me"}]}, "")])
+    monkeypatch.setattr(TransactionClient, "_ask", lambda *_: next(answers))
+    assert client(600).members("group") == ["me"]
+    monkeypatch.setattr(TransactionClient, "_ask", lambda *_: (None, "[Error 16] NotCoordinatorError"))
+    with pytest.raises(BrokerUnavailableError, match="NotCoordinatorError"):
+        client(0).members("group")
+
+
 @pytest.mark.parametrize(
     ("error", "passes"),
     [

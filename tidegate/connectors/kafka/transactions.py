@@ -211,7 +211,7 @@ class TransactionClient:
     def members(self, group: str) -> list[str]:
         """The client ids of the members of a consumer group. (librdkafka's own question does not return for a group
         that is not there.)"""
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + max(_SECONDS, self._wait_seconds)
         while True:
             found, problem = self._ask(
                 f"asking for the members of group {group}", lambda client: _description(client, group)
@@ -221,7 +221,8 @@ class TransactionClient:
             if time.monotonic() > deadline or not any(f"[Error {code}]" in problem for code in _BUSY):
                 raise BrokerUnavailableError(f"{self._connector}: asking for the members of group {group}: {problem}")
             self._disconnect()
-            time.sleep(0.2)
+            if self.pause(0.2):
+                deadline = 0.0
 
     def fate(self, witness: Witness) -> Fate:
         from confluent_kafka import Consumer, TopicPartition
