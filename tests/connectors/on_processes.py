@@ -87,6 +87,7 @@ def start_job(env: StreamExecutionEnvironment) -> Any:
     graph = graph_of(env)
     with starting_job(graph) as starting:
         starting.check_start(graph.num_slots)
+        starting.check_checkpoints(env._configuration)
         manager = JobManager(
             session=SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]")),  # type: ignore[arg-type]
             job=prepare_job(graph, Configuration(env._configuration)),

@@ -10,11 +10,15 @@ from tidegate.common.job_client import JobClient
 class DriverSide(abc.ABC):
     """Implemented by a `Source` or a `Sink` beside its own methods. All calls are on the driver, in this order::
 
-    create_splits (of a source), then check_start, then exactly one of job_started and job_refused
+    create_splits (of a source), then check_start, then check_checkpoints (of a streaming job),
+    then exactly one of job_started and job_refused
     """
 
     def check_start(self, num_slots: int) -> None:
         """Raise when a job of so many slots could not run."""
+
+    def check_checkpoints(self, interval_ms: float | None) -> None:
+        """Raise, or warn, when this could not go on with checkpoints so far apart. None: the job makes none."""
 
     @property
     def exclusive_name(self) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tidegate.common import Configuration, options
 from tidegate.common.errors import JobGraphError
 from tidegate.common.job_client import JobClient
 from tidegate.contracts.driver_side import DriverSide
@@ -25,6 +26,13 @@ class StartingJob:
                 raise JobGraphError(f"Two sinks or sources of this job have {name}; give each its own")
             names.update(() if name is None else (name,))
             side.check_start(num_slots)
+
+    def check_checkpoints(self, configuration: Configuration) -> None:
+        """Of a streaming job."""
+        interval = options.read(configuration, options.CHECKPOINT_INTERVAL)
+        apart = max(interval, options.read(configuration, options.CHECKPOINT_MIN_PAUSE)) if interval else None
+        for side in self._sides:
+            side.check_checkpoints(apart)
 
     def started(self, client: JobClient) -> None:
         sides, self._sides = self._sides, []

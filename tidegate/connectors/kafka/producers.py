@@ -35,6 +35,11 @@ class CommittedTransactions:
         with self._lock:
             self._ids.append(transactional_id)
 
+    def has(self, transactional_id: str) -> bool:
+        """Until it is taken."""
+        with self._lock:
+            return transactional_id in self._ids
+
     def take(self, mine: set[str]) -> list[str]:
         """Those of the writer that asks, once."""
         with self._lock:

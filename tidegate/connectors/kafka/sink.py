@@ -9,6 +9,7 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_client import JobClient
 from tidegate.connectors.kafka.admin import ClusterAdmin
+from tidegate.connectors.kafka.ages import warn_of_interval
 from tidegate.connectors.kafka.lease import PrefixLease, take_prefix
 from tidegate.connectors.kafka.outage import OUTAGE, OUTAGE_MS
 from tidegate.connectors.kafka.producers import OF_A_SUBTASK, CommittedTransactions
@@ -116,6 +117,10 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         if self._prefix is not None:
             self._lease = take_prefix(self._prefix, self._schema.topic, self._connection())
             self._owner = self._lease.owner
+
+    def check_checkpoints(self, interval_ms: float | None) -> None:
+        if self._guarantee is DeliveryGuarantee.EXACTLY_ONCE:
+            warn_of_interval(interval_ms, self._transaction_timeout_ms())
 
     def _check_properties(self) -> None:
         """The library refuses what it does not know when a producer is made; no broker is needed for that."""

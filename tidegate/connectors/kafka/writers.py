@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.common.errors import TidegateError
+from tidegate.connectors.kafka.ages import TransactionAges
 from tidegate.connectors.kafka.lease import check_held
 from tidegate.connectors.kafka.outage import BrokerWait
 from tidegate.connectors.kafka.producers import (
@@ -291,6 +292,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         self._written = 0
         self._waiting: set[str] = set()  # ids of transactions that wait for their commit
         self._clock = context.clock
+        self._ages = TransactionAges(self._timeout_ms, context.clock, committed)
 
     def _abort_leftovers(self, prefix: str, needed: list[KafkaTransaction], context: SinkContext) -> None:
         """Transactions under this prefix that no checkpoint will commit: of an attempt that died, of subtasks that no
@@ -318,6 +320,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         if self._open is None:
             self._open = self._producers.take()
             self._opened_at = self._clock.now_ms()
+            self._ages.opened(self._open.transactional_id, self._opened_at)
             if not self._one_only:
                 self._producers.prepare()  # the one after it
         self._production.produce(self._open.producer, values, timestamps)
@@ -327,6 +330,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
     def available(self) -> bool:
         for name in self._committed.take(self._waiting):
             self._waiting.discard(name)
+            self._ages.ended(name)
             self._ids.give_back(name)
         if self._open is None:
             self._producers.prepare()
@@ -367,5 +371,6 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
 
     def close(self) -> None:
         self._open = None
+        self._ages.close()
         self._producers.close()
         self._client.close()

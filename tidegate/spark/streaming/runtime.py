@@ -78,6 +78,7 @@ class StreamingRuntime(Runtime):
     ) -> PublishedJobClient:
         graph, configuration, files = make_splits(submission.graph), submission.configuration, submission.files
         starting.check_start(graph.num_slots)
+        starting.check_checkpoints(configuration)
         check_picklable(graph)
         logs = LogSettings.from_configuration(configuration)
         logs.apply_to_driver()
