@@ -81,6 +81,13 @@ class CheckpointsView(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[CheckpointView, ...] = ()  # `tidegate.checkpoint.history-size` of them, oldest first
     restores: tuple[Restore, ...] = ()  # the latest ones, oldest first
     summary: dict[str, Range] = {}  # by the name of a field of CheckpointView; empty before the first one is completed
+    older_completed: CheckpointView | None = None  # the latest completed one, when the history has none any more
+
+    @property
+    def latest_completed(self) -> CheckpointView | None:
+        """None: there was none."""
+        completed = (c for c in reversed(self.history) if c.status is CheckpointStatus.COMPLETED)
+        return next(completed, self.older_completed)
 
 
 class CheckpointViews:
@@ -89,16 +96,22 @@ class CheckpointViews:
 
     def __init__(self) -> None:
         self._ended: dict[CheckpointId, CheckpointView] = {}  # of the history
+        self._older: CheckpointView | None = None  # the latest one of `older_completed`
 
     def of(self, stats: CheckpointStats) -> CheckpointsView:
         known, self._ended = self._ended, {}
-        history = []
+        history: list[CheckpointView] = []
         for record in stats.history:
             view = known.get(record.checkpoint_id) or _view_of(record)
             if view.ended_ms is not None:
                 self._ended[record.checkpoint_id] = view
             history.append(view)
+        latest = stats.latest_completed
+        older = None
+        if latest is not None and latest.checkpoint_id not in self._ended:
+            older = self._older = known.get(latest.checkpoint_id) or self._known_older(latest)
         return CheckpointsView(
+            older_completed=older,
             completed=stats.completed,
             failed=stats.failed,
             in_progress=len(history) - len(self._ended),
@@ -108,6 +121,10 @@ class CheckpointViews:
             restores=tuple(Restore(checkpoint_id=n, at_ms=at) for n, at in stats.restored),
             summary={name: _range_of(spread) for name, spread in stats.summary.items() if spread.count},
         )
+
+    def _known_older(self, record: CheckpointRecord) -> CheckpointView:
+        older = self._older
+        return older if older is not None and older.checkpoint_id == record.checkpoint_id else _view_of(record)
 
 
 def _view_of(record: CheckpointRecord) -> CheckpointView:

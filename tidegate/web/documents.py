@@ -32,7 +32,6 @@ from tidegate.common.metric_values import (
     added,
     numbers_of,
 )
-from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.fault_tolerance.checkpoint_view import CheckpointView, SubtaskCheckpoint
 from tidegate.jobmanager.catch_up import lag_of
 from tidegate.jobmanager.job_view import JobView, VertexView
@@ -97,8 +96,7 @@ def kept_summary(data: bytes) -> Document:
 
 def summary(view: JobView, now_ms: float) -> Document:
     """One job in the list of jobs."""
-    completed = _completed(view)
-    last = completed[-1] if completed else None
+    last = view.checkpoints.latest_completed
     targets = {edge.target for edge in view.edges}
     read = [m for m in view.metrics if m.name == NUM_RECORDS_IN_RATE and not m.operator and m.vertex not in targets]
     given = [m for m in view.metrics if m.name == NUM_RECORDS_SEND_RATE and not m.operator]
@@ -222,8 +220,14 @@ def checkpoints(view: JobView) -> Document:
             for s in view.configuration
             if s.key.startswith(_OF_CHECKPOINTS)
         ],
-        "checkpoints": [_checkpoint(c) for c in reversed(found.history)],
+        "checkpoints": [_checkpoint(c) for c in reversed(_kept_in_detail(view))],
     }
+
+
+def _kept_in_detail(view: JobView) -> list[CheckpointView]:
+    """Oldest first; the latest completed one is among them, however many have failed since."""
+    older = view.checkpoints.older_completed
+    return [*([] if older is None else [older]), *view.checkpoints.history]
 
 
 def _restores(view: JobView) -> list[Document]:
@@ -243,10 +247,11 @@ def _restores(view: JobView) -> list[Document]:
 def checkpoint(view: JobView, number: int) -> Document:
     """One checkpoint with the figures of each vertex (minimum, median, maximum) and of each subtask; `missing` are the
     subtasks that have not answered. Raises NotThereError."""
-    found = next((c for c in reversed(view.checkpoints.history) if c.checkpoint_id == number), None)
+    kept = _kept_in_detail(view)
+    found = next((c for c in reversed(kept) if c.checkpoint_id == number), None)
     if found is None:
         raise NotThereError(
-            f"checkpoint {number} is not among the latest {len(view.checkpoints.history)}, which are kept in detail "
+            f"checkpoint {number} is not among the latest {len(kept)}, which are kept in detail "
             "(tidegate.checkpoint.history-size)"
         )
     parts = found.subtasks
@@ -385,9 +390,8 @@ def job_figures(view: JobView, now_ms: float) -> dict[str, float]:
         "numberOfFailedCheckpoints": view.checkpoints.failed,
         "numberOfInProgressCheckpoints": view.checkpoints.in_progress,
     }
-    completed = _completed(view)
-    if completed:
-        last = completed[-1]
+    last = view.checkpoints.latest_completed
+    if last is not None:
         figures |= {
             "lastCompletedCheckpointId": last.checkpoint_id,
             "lastCheckpointSize": last.state_bytes,
@@ -408,14 +412,10 @@ def _downtime_after(view: JobView, failure: AttemptFailure) -> float | None:
     return None if found is None or found.running_ms is None else round(found.running_ms - failure.at_ms, 1)
 
 
-def _completed(view: JobView) -> list[CheckpointView]:
-    return [c for c in view.checkpoints.history if c.status is CheckpointStatus.COMPLETED]
-
-
 def _state_bytes(view: JobView) -> dict[tuple[int, int], int]:
     """Of each subtask in the last completed checkpoint or savepoint."""
-    completed = _completed(view)
-    return {(p.vertex, p.subtask): p.metrics.full_bytes for p in completed[-1].acknowledged} if completed else {}
+    last = view.checkpoints.latest_completed
+    return {} if last is None else {(p.vertex, p.subtask): p.metrics.full_bytes for p in last.acknowledged}
 
 
 def _number(metric: MetricReport) -> float:

@@ -25,8 +25,10 @@ from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import AttemptNumber, CheckpointId, OperatorId, SubtaskIndex, VertexId
 from tidegate.common.job_status import JobStatus
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
+from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
 from tidegate.fault_tolerance.barriers.settings import CheckpointSettings, Retention
-from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
+from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStats, CheckpointStatus
+from tidegate.fault_tolerance.checkpoint_view import CheckpointsView, CheckpointViews
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.network.elements import Alignment
@@ -205,6 +207,36 @@ def test_the_history_is_bounded() -> None:
     assert driver.coordinator is not None
     assert [r.checkpoint_id for r in driver.coordinator.stats.history] == [16, 17, 18, 19, 20]
     assert driver.coordinator.stats.summary["duration_ms"].count == 20
+
+
+def test_the_latest_completed_checkpoint_and_those_in_progress_outlive_any_number_of_failures() -> None:
+    stats, views = CheckpointStats(history_size=5), CheckpointViews()
+
+    def trigger(number: int) -> CheckpointId:
+        kind = CheckpointKind.PERIODIC
+        stats.on_triggered(CheckpointRecord(CheckpointId(number), kind, AttemptNumber(0), number * 10.0, 1))
+        return CheckpointId(number)
+
+    def latest() -> int | None:
+        view = views.of(stats)
+        assert len(view.history) <= 5 + view.in_progress
+        return None if view.latest_completed is None else view.latest_completed.checkpoint_id
+
+    assert latest() is None
+    stats.on_completed(trigger(1), 15.0)
+    slow = trigger(2)
+    for number in range(3, 123):
+        stats.on_failed(trigger(number), CheckpointFailureReason.EXPIRED, "", number * 10.0 + 1)
+        assert (latest(), views.of(stats).in_progress) == (1, 1)
+    assert [c.checkpoint_id for c in views.of(stats).history] == [2, *range(118, 123)]
+    assert views.of(stats).older_completed is views.of(stats).older_completed  # made once
+    stats.on_completed(slow, 2_000.0)
+    assert (latest(), stats.completed, stats.summary["duration_ms"].count) == (2, 2, 2)
+    for number in range(123, 133):
+        stats.on_failed(trigger(number), CheckpointFailureReason.EXPIRED, "", number * 10.0 + 1)
+    again = msgspec.json.decode(msgspec.json.encode(views.of(stats)), type=CheckpointsView)
+    assert again.latest_completed is not None
+    assert (again.latest_completed.checkpoint_id, again.in_progress) == (2, 0)
 
 
 # ---------------------------------------------------------------- failures of checkpoints

@@ -22,6 +22,7 @@ from tidegate.common.metric_values import (
     MeterValue,
     MetricReport,
 )
+from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.jobmanager.catch_up import Lag, RecoveryView, RecoveryWatch
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job_publisher import StatusHistory
@@ -138,6 +139,20 @@ def test_the_settings_of_checkpoints_are_beside_them() -> None:
     assert settings["execution.checkpointing.mode"]["value"] == "EXACTLY_ONCE"
     assert settings["state.backend.type"]["source"] == "default"
     assert "parallelism.default" not in settings
+
+
+def test_the_latest_completed_checkpoint_is_told_however_many_have_failed_since() -> None:
+    view = sample_view()
+    latest = view.checkpoints.latest_completed
+    assert latest is not None
+    failed = msgspec.structs.replace(latest, checkpoint_id=latest.checkpoint_id + 1, status=CheckpointStatus.FAILED)
+    checkpoints = msgspec.structs.replace(view.checkpoints, history=(failed,), older_completed=latest)
+    view = msgspec.structs.replace(view, checkpoints=checkpoints)
+    number = latest.checkpoint_id
+    assert ask("/v1/jobs", view)["jobs"][0]["last_checkpoint"] == number
+    assert [c["id"] for c in ask("JOB/checkpoints", view)["checkpoints"]] == [number + 1, number]
+    assert ask(f"JOB/checkpoints/{number}", view)["status"] == "COMPLETED"
+    assert "lastCheckpointCompletedTimestamp{" in text([view], 0).decode()
 
 
 def test_metrics_have_their_types() -> None:

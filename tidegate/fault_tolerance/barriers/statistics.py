@@ -111,10 +111,13 @@ _SUMMARISED = (
 
 
 class CheckpointStats:
-    """The coordinator tells it what happens; everybody else only reads."""
+    """The coordinator tells it what happens; everybody else only reads. Whatever fails meanwhile, and however often: a
+    checkpoint in progress is known until it ends, the latest completed one until a newer one is completed."""
 
     def __init__(self, history_size: int) -> None:
-        self._history: deque[CheckpointRecord] = deque(maxlen=history_size)  # oldest first, by trigger
+        self._ended: deque[CheckpointRecord] = deque(maxlen=history_size)  # in the order of their ends
+        self._in_progress: dict[CheckpointId, CheckpointRecord] = {}
+        self.latest_completed: CheckpointRecord | None = None  # the newest by its id
         self.summary: dict[str, Spread] = {name: Spread() for name in _SUMMARISED}
         self.completed = 0
         self.failed = 0
@@ -124,17 +127,14 @@ class CheckpointStats:
 
     @property
     def history(self) -> tuple[CheckpointRecord, ...]:
-        return tuple(self._history)
-
-    @property
-    def latest_completed(self) -> CheckpointRecord | None:
-        return next((r for r in reversed(self._history) if r.status is CheckpointStatus.COMPLETED), None)
+        """Those that ended last, and all that are in progress; oldest first."""
+        return tuple(sorted((*self._ended, *self._in_progress.values()), key=lambda record: record.checkpoint_id))
 
     def on_triggered(self, record: CheckpointRecord) -> None:
-        self._history.append(record)
+        self._in_progress[record.checkpoint_id] = record
 
     def on_acknowledged(self, checkpoint_id: CheckpointId, snapshot: TaskSnapshot, now_ms: float) -> None:
-        record = self._find(checkpoint_id)
+        record = self._in_progress.get(checkpoint_id)
         if record is not None:
             record.subtasks[snapshot.vertex, snapshot.subtask] = SubtaskRecord(
                 now_ms, now_ms - record.triggered_ms, snapshot.end_of_data, snapshot.metrics
@@ -142,9 +142,11 @@ class CheckpointStats:
 
     def on_completed(self, checkpoint_id: CheckpointId, now_ms: float) -> None:
         self.completed += 1
-        record = self._find(checkpoint_id)
+        record = self._end(checkpoint_id)
         if record is not None:
             record.status, record.ended_ms = CheckpointStatus.COMPLETED, now_ms
+            if self.latest_completed is None or self.latest_completed.checkpoint_id < checkpoint_id:
+                self.latest_completed = record
             for name in _SUMMARISED:
                 self.summary[name].add(float(getattr(record, name)))
 
@@ -153,7 +155,7 @@ class CheckpointStats:
     ) -> None:
         self.failed += 1
         self.failures_by_reason[reason] = self.failures_by_reason.get(reason, 0) + 1
-        record = self._find(checkpoint_id)
+        record = self._end(checkpoint_id)
         if record is not None:
             record.status, record.ended_ms = CheckpointStatus.FAILED, now_ms
             record.reason, record.detail = reason, detail
@@ -163,5 +165,8 @@ class CheckpointStats:
         self.restored.append((checkpoint_id, now_ms))
         del self.restored[:-20]
 
-    def _find(self, checkpoint_id: CheckpointId) -> CheckpointRecord | None:
-        return next((r for r in reversed(self._history) if r.checkpoint_id == checkpoint_id), None)
+    def _end(self, checkpoint_id: CheckpointId) -> CheckpointRecord | None:
+        record = self._in_progress.pop(checkpoint_id, None)
+        if record is not None:
+            self._ended.append(record)
+        return record
