@@ -93,10 +93,18 @@ class ChaosInstrument(Instrument):
     def worker_storage(self, storage: WorkerStorage) -> WorkerStorage:
         for fault in self._faults:
             if fault.kind == "storage":
-                way = WAYS[int(fault.choice * len(WAYS))]
-                faulty: Any = FaultyWorkerStorage(storage, self._bad_time(fault, way, f"snapshots: storage {way}"))
+                faulty: Any = FaultyWorkerStorage(storage, self._bad_storage(fault))
                 storage = faulty
         return storage
+
+    def _bad_storage(self, fault: WorkerFault) -> BadTime:
+        """Half of them begin with the attempt, if it has state to read: otherwise they would hardly ever meet that."""
+        way = WAYS[int(fault.choice * len(WAYS))]
+        bad_time = self._bad_time(fault, way, f"storage {way}")
+        restores = self._attempt > 0 or self._segment.number > 0
+        if restores and way != "is full" and int(fault.choice * len(WAYS) * 2) % 2:
+            bad_time.begins, bad_time.ends = self._began, self._began + fault.length
+        return bad_time
 
     def operator_made(self, operator: Operator) -> None:
         rate = self._segment.rates.get(operator.node.operator_id)

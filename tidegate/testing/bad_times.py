@@ -73,7 +73,7 @@ class BadTimes:
         """What a worker runs instead of its plan."""
         storage, settings = plan.storage, plan.settings
         for bad_time in self._storage if storage is not None else ():
-            faulty: Any = FaultyWorkerStorage(storage, bad_time)
+            faulty: Any = FaultyWorkerStorage(storage, bad_time, reads=bad_time.way != _WAYS["slow"])
             storage = faulty
         if self._commits:  # waits between two tries pass on the real clock, and not on the job's
             settings = dataclasses.replace(settings, commit_backoff_ms=0)

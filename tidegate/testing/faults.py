@@ -73,8 +73,9 @@ class CutConnections(_AtMoment):
 
 @dataclass(frozen=True)
 class StorageFails(_ForAWhile):
-    """For `for_ms` what is written to the checkpoint storage, state of the workers and metadata alike, "fails", finds
-    it "full", or, when it is "slow", is written only when the time is over. What is read comes as always."""
+    """For `for_ms` what is written to the checkpoint storage and into savepoints, state of the workers and metadata
+    alike, "fails", finds it "full", or, when it is "slow", is written only when the time is over. When it "fails" a
+    worker that restores cannot read its state either, and the next attempt tries again."""
 
     how: Literal["fails", "slow", "full"] = field(default="fails", kw_only=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import MapFunction, StreamExecutionEnvironment
 from tidegate.jobmanager.runtime import Submission
 from tidegate.storage.cleanup import Deletion
+from tidegate.storage.location import StorageLocation
+from tidegate.storage.worker_storage import FileSystemWorkerStorage
 from tidegate.testing import Record, Wait, scripted
 
 RECORDS = 60
@@ -46,8 +49,8 @@ class Ticks(MapFunction):
         return value
 
 
-def run(folder: Path, patch: pytest.MonkeyPatch, fault: WorkerFault | None) -> Run:
-    """Under this fault in its first attempt."""
+def run(folder: Path, patch: pytest.MonkeyPatch, *faults: WorkerFault) -> Run:
+    """Under one fault in each of its first attempts."""
 
     def with_clock(submission: Submission, segment: Segment) -> Rewritten:
         rewritten = rewrite(submission, segment)
@@ -59,8 +62,7 @@ def run(folder: Path, patch: pytest.MonkeyPatch, fault: WorkerFault | None) -> R
         steps = [step for i in range(RECORDS) for step in (Record((i % 3, i), i), Wait(5))]
         scripted(env, steps).map(Ticks()).name("ticks").sink_to(CollectSink())
 
-    faults = () if fault is None else (fault,)
-    patch.setattr(instrument, "worker_faults", lambda segment, attempt, slots: faults if attempt == 0 else ())
+    patch.setattr(instrument, "worker_faults", lambda segment, attempt, slots: faults[attempt : attempt + 1])
     patch.setattr(kit, "rewrite", with_clock)
     return run_in_process(folder, build, kinds=KINDS, seed="1", faults_left=1)
 
@@ -81,8 +83,8 @@ def all_values() -> list[str]:
         (WorkerFault("exception", 0, 0.2, 1.0, choice=0.7), 1, "an exception in 'ticks', subtask 0"),
         (WorkerFault("exception", 0, 0.2, 1.0, choice=0.9), 1, "an exception in 'Sink: "),
         (WorkerFault("commit", 0, 0.1, 0.1, choice=0.0), None, "commits fail"),
-        (WorkerFault("storage", 0, 0.1, 0.1, choice=0.0), 0, "snapshots: storage fails"),
-        (WorkerFault("storage", 0, 0.1, 0.1, choice=0.99), 0, "snapshots: storage is full"),
+        (WorkerFault("storage", 0, 0.1, 0.1, choice=0.0), 0, "storage fails"),
+        (WorkerFault("storage", 0, 0.1, 0.1, choice=0.99), 0, "storage is full"),
     ],
     ids=lambda one: one.kind if isinstance(one, WorkerFault) else None,
 )
@@ -94,6 +96,20 @@ def test_a_fault_strikes_is_noted_and_leaves_no_trace_in_the_output(
     assert (noted["kind"], noted["attempt"]) == (fault.kind, 0)
     assert noted["detail"].startswith(told)
     assert restarts is None or found.segments[0].restarts == restarts
+    assert values(found) == all_values()
+
+
+def test_storage_may_fail_where_an_attempt_reads_the_state_that_it_goes_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before its own moment: nothing is read then."""
+    first, second = WorkerFault("exception", 0, 0.2, 1.0, choice=0.9), WorkerFault("storage", 0, 1e9, 0.1, choice=0.2)
+    found = run(tmp_path / "run", monkeypatch, first, second)
+    assert [(noted["kind"], noted["attempt"]) for noted in faults_of(found.folder)] == [
+        ("exception", 0),
+        ("storage", 1),
+    ]
+    assert found.segments[0].restarts == 2
     assert values(found) == all_values()
 
 
@@ -124,6 +140,9 @@ class Storage:
     def __init__(self) -> None:
         self.deleted: list[Deletion] = []
 
+    def worker_storage(self) -> FileSystemWorkerStorage:
+        return FileSystemWorkerStorage(StorageLocation.parse("/checkpoints"))
+
     def write_metadata(self, metadata: Any) -> str:
         return f"chk-{metadata.checkpoint_id}"
 
@@ -147,6 +166,33 @@ def test_the_newest_checkpoint_stays_and_metadata_may_have_a_bad_time(monkeypatc
         storage.write_metadata(metadata)
     clock[0] = 20.0
     storage.write_metadata(metadata)
+
+
+def test_the_driver_may_not_complete_a_savepoint_and_its_bad_time_is_not_shipped_to_workers(tmp_path: Path) -> None:
+    below: Any = Storage()
+    clock = [15.0]
+    storage = ChaosStorage(below, BadTime(10.0, 20.0, "is full", lambda: None, clock=lambda: clock[0])).worker_storage()
+    files = storage.savepoint_files(str(tmp_path / "savepoint"))
+    file = files.create("_metadata")
+    file.write(b"some")
+    with pytest.raises(StorageUnavailableError, match="No space left"):
+        file.commit()
+    file.discard()  # as after any failure
+    assert list(tmp_path.rglob("*")) in ([], [tmp_path / "savepoint"])
+    clock[0] = 20.0
+    file = files.create("_metadata")
+    file.write(b"some")
+    file.commit()
+    assert files.read("_metadata") == b"some"
+    assert pickle.loads(pickle.dumps(storage)) == below.worker_storage()
+
+
+def test_a_disk_that_is_full_can_be_read() -> None:
+    bad = BadTime(90.0, 110.0, "is full", lambda: None, clock=lambda: 100.0)
+    bad.strike(reading=True)
+    assert not bad.struck
+    with pytest.raises(StorageUnavailableError):
+        dataclasses.replace(bad, way="fails").strike(reading=True)
 
 
 def test_a_source_is_slowed_down_to_its_rate() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,34 @@ def test_storage_that_fails_for_too_long_is_a_failover() -> None:
     with job_with(StorageFails(after_ms=100, for_ms=30), **{key: 0}) as job:
         assert job.run_to_end() is JobStatus.FINISHED
         assert job.restarts == 1
+        assert sorted(job.results) == EXPECTED
+
+
+def test_storage_that_fails_cannot_be_restored_from() -> None:
+    faults = [KillWorker(after_ms=100), StorageFails(after_ms=100, for_ms=1_500)]
+    with InProcessJob.collecting(configured(), faults) as job:
+        assert job.run_to_end() is JobStatus.FINISHED
+        assert job.restarts > 1
+        assert "restoring checkpoint" in job.failure
+        assert job.faults.left == []
+        assert sorted(job.results) == EXPECTED
+
+
+@pytest.mark.parametrize("how", ["fails", "full"])
+def test_a_savepoint_fails_with_the_storage_and_the_next_one_is_whole(how: Any, tmp_path: Path) -> None:
+    with job_with(StorageFails(after_ms=100, for_ms=30, how=how)) as job:
+        job.advance(101)
+        job.savepoint(tmp_path / "first", request_id=1).advance(5)
+        failed = job.answer(1)
+        assert failed is not None
+        assert "a task could not write its snapshot" in str(failed.error)
+        assert "a fault plan of tidegate.testing" in str(failed.error)
+        job.advance(40)
+        job.savepoint(tmp_path / "second", request_id=2).advance(20)
+        made = job.answer(2)
+        assert made is not None
+        assert made.error is None
+        assert job.run_to_end() is JobStatus.FINISHED
         assert sorted(job.results) == EXPECTED
 
 
