@@ -62,6 +62,11 @@ class StorageLocation:
         return dict(self.options).get(_PERMISSIONS)
 
     @property
+    def secrets(self) -> dict[str, str]:
+        """Those of its options that are not shown."""
+        return {name: value for name, value in self.options if name in _SECRETS}
+
+    @property
     def scheme(self) -> str:
         return urlsplit(self.uri).scheme
 

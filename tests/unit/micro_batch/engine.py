@@ -4,6 +4,7 @@ any order, and keeps their state, as Spark would. A batch can be made to fail at
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import random
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 
 import cloudpickle
 
-from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream import DataStream, StreamExecutionEnvironment
@@ -25,6 +25,7 @@ from tidegate.spark.micro_batch.places import DRIVER
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, Tick, plan_job
 from tidegate.spark.micro_batch.prepared import load_committables
 from tidegate.spark.micro_batch.report import BatchReport
+from tidegate.spark.micro_batch.savepoint_storage import SavepointStorage
 from tidegate.spark.micro_batch.savepoints import complete_savepoint
 from tidegate.spark.micro_batch.task import MicroBatchTask
 from tidegate.spark.start_points import initial_point
@@ -105,8 +106,9 @@ class Engine:
         if point is not None:
             graph = adopt_max_parallelism(graph, point.metadata)
         limits = Limits(max_records=max_records, buckets=buckets, max_bytes=max_bytes)
-        self._set_plan(plan_job(graph, runtime_settings(configuration, None), limits, point), kills, seed)
-        self.permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
+        plan = plan_job(graph, runtime_settings(configuration, None), limits, point)
+        plan = dataclasses.replace(plan, savepoints=SavepointStorage.from_configuration(configuration))
+        self._set_plan(plan, kills, seed)
 
     def _set_plan(self, plan: MicroBatchPlan, kills: int, seed: int) -> None:
         self.plan = plan
@@ -140,7 +142,7 @@ class Engine:
 
     def savepoint(self, target: Any, drain: bool = False) -> str:
         report = self.run_batch(savepoint=str(target), drain=drain)
-        complete_savepoint(str(target), self.permissions, self.graph, report, 0.0)
+        complete_savepoint(self.plan.savepoints.files(str(target)), str(target), self.graph, report, 0.0)
         return str(target)
 
     def run_batch(self, savepoint: str = "", drain: bool = False, looks: Sequence[Look] = ()) -> BatchReport:
@@ -148,7 +150,7 @@ class Engine:
             batch=self.batch,
             time_ms=0,
             savepoint=savepoint,
-            permissions=self.permissions if savepoint else "",
+            permissions=self.plan.savepoints.permissions if savepoint else "",
             drain=drain,
             looks=list(looks),
         )

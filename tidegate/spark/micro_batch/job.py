@@ -135,7 +135,6 @@ class MicroBatchJob:
         # The latest batch whose results were committed, and the query attempt that had run it, where that is known.
         self._committed_run: tuple[int, int | None] = (-1, None)
         self._broken = False  # the location is not what it was: nobody knows what counts there
-        self._saved = False  # there is a savepoint of the job
         self._over = False
         self._thread = threading.Thread(target=self._run, name=f"tidegate-micro-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
@@ -149,7 +148,8 @@ class MicroBatchJob:
         self._savepoints = SavepointRequests(
             plan.graph.job_id,
             options.read(configuration, options.SAVEPOINT_DIR),
-            options.read(configuration, options.STORAGE_PERMISSIONS),
+            plan.savepoints,
+            options.read(configuration, options.CHECKPOINT_TIMEOUT),
             self._wake.set,
         )
         self._looks = BatchLooks(plan.graph)
@@ -207,6 +207,7 @@ class MicroBatchJob:
         """Whatever fails here is told in the log, and the client learns of the end: somebody waits for it."""
         steps = Steps(self._graph.name)
         done = status is JobStatus.FINISHED or steps.take("undo what does not count", self._leave) is True
+        steps.take("wait for its savepoints", self._savepoints.close)
         steps.take("end the search for splits", self._search.close)
         steps.take("give back its checkpoint location", self._location.close)
         shutil.rmtree(self._control_folder, ignore_errors=True)
@@ -237,7 +238,7 @@ class MicroBatchJob:
         except LocationError:
             return True
         if self._query_attempt >= 0:
-            undo_the_rest(self._plan, self._location, for_good=self._temporary and not self._saved)
+            undo_the_rest(self._plan, self._location, for_good=self._temporary and not self._savepoints.may_exist)
         return True
 
     def _finish_committed(self) -> None:
@@ -296,6 +297,7 @@ class MicroBatchJob:
         """No failure of the job: it goes on from the batch before, as if nothing had been asked for."""
         self._revoked |= {error.target}
         self._savepoints.failed(SnapshotError(str(error)), error.target)
+        self._savepoints.discard(error.target)
         log.warning("job %s goes on: it was to be drained, and %s", self._graph.name, error)
         self._changed(JobStatus.RESTARTING)
         self._attempt += 1
@@ -309,6 +311,7 @@ class MicroBatchJob:
             commit_all(self._graph, load_committables(left.committables), retries, self._commit_backoff_ms)
             self._committed_run = batch, left.attempt
             self._search.taken(left.taken)
+            self._check_left(left.savepoint)
             self._location.committed(batch, self._search.states)
 
     def _run_query(self, following: int) -> bool:
@@ -337,6 +340,7 @@ class MicroBatchJob:
                 if report is not None and self._complete(report):
                     return True
                 self._search.look(self._clock.now_ms())
+                self._savepoints.watch()
                 self._allow_next()
                 soon = self._reported is not None or (self._allow_at_ms and self._results.room)
                 self._wake.wait(_LOOK_S if soon else _WATCH_S)
@@ -383,7 +387,7 @@ class MicroBatchJob:
             # With the first batch the subtasks say what they have: a snapshot of an older version says it nowhere else.
             self._control.allow(batch, splits=self._search.orders() if batch else None, looks=looks)
         else:
-            permissions = self._savepoints.permissions
+            permissions = self._savepoints.storage.permissions
             self._control.allow(batch, request.target, permissions, request.drain, looks=looks)
 
     # ------------------------------------------------------------ batches
@@ -403,7 +407,7 @@ class MicroBatchJob:
             self._check_state(report)
             if report.drain and (why := report.savepoint_error()):
                 raise DrainRefusedError(report.savepoint, f"no savepoint was taken: {why}")
-            self._location.prepared(batch, Prepared(report.committables(), report.taken(), self._query_attempt))
+            self._location.prepared(batch, self._to_prepare(report))
             self._reported = report
         except BaseException as error:
             self._batch_error = error
@@ -480,32 +484,42 @@ class MicroBatchJob:
         all_read = not report.savepoint and self._search.at_rest and report.all_read(self._endless)
         return report.ended or stopped or (self._available_now and all_read)
 
+    def _to_prepare(self, report: BatchReport) -> Prepared:
+        return Prepared(report.committables(), report.taken(), self._query_attempt, report.savepoint)
+
+    def _check_left(self, target: str) -> None:
+        """Of a batch that counts, and whose report is lost, unless this driver has it: then it hands it out."""
+        if target and (self._reported is None or self._reported.savepoint != target):
+            error = f"savepoint {target} was not taken: what its batch has told is lost with the query or the driver"
+            log.warning("job %s: %s", self._graph.name, error)
+            self._savepoints.failed(SnapshotError(error), target)
+            self._savepoints.discard(target)
+
     def _finish_savepoint(self, report: BatchReport) -> bool:
         """True: the job ends with it. One of a driver that is dead is nobody's any more, unless the job was drained for
         it."""
-        request = self._savepoints.under_way
-        target = report.savepoint
+        request, target = self._savepoints.under_way, report.savepoint
+        if not target:
+            return False
         asked_for = request is not None and request.target == target
         if not asked_for and not report.drain:
+            self._savepoints.discard(target)
             return False
-        permissions = self._savepoints.permissions
-        try:
-            complete_savepoint(target, permissions, self._graph, report, self._clock.now_ms(), self._search.states)
-        except Exception as error:
-            if asked_for:
-                self._savepoints.failed(error)
-            if report.drain:
-                raise SavepointLostError(
-                    f"the job was drained, and its savepoint {target} could not be completed: {error}. Everything that "
-                    "was read is committed; the job cannot go on after a drain"
-                ) from error
+        now, states = self._clock.now_ms(), dict(self._search.states)
+        done = self._savepoints.complete(
+            target, lambda files: complete_savepoint(files, target, self._graph, report, now, states)
+        )
+        if not report.drain and not (request is not None and request.stop):
             return False
-        self._saved = True
-        if asked_for:
-            self._savepoints.done()
-        else:
+        error = self._savepoints.wait_for(done, target, self._cancelled)
+        if error is not None and report.drain:
+            raise SavepointLostError(
+                f"the job was drained, and its savepoint {target} could not be completed: {error}. Everything that "
+                "was read is committed; the job cannot go on after a drain"
+            ) from error
+        if not asked_for:
             log.warning("job %s ends with savepoint %s, as was asked of its driver before", self._graph.name, target)
-        return report.drain or (request is not None and request.stop)
+        return error is None and not self._cancelled.is_set()
 
     # ------------------------------------------------------------ what is shown
     def _record(self, failure: FailureInfo) -> None:

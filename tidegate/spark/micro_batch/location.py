@@ -224,7 +224,7 @@ class CheckpointLocation:
     def prepared(self, batch: int, prepared: Prepared) -> None:
         """In the place of what an earlier run of the batch has prepared."""
         path = os.path.join(self._pending, str(batch))
-        if prepared.committables or prepared.taken:
+        if prepared.committables or prepared.taken or prepared.savepoint:
             _write(path, prepared.encode(), self._permissions.file)
         else:
             with contextlib.suppress(FileNotFoundError):

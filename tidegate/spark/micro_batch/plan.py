@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -13,6 +13,7 @@ from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.graph.job_graph import JobGraph, JobVertex
 from tidegate.spark.micro_batch.looks import Look
 from tidegate.spark.micro_batch.places import pick_places
+from tidegate.spark.micro_batch.savepoint_storage import SavepointStorage
 from tidegate.spark.start_points import StartState, start_state
 from tidegate.taskmanager.deployment import RuntimeSettings
 
@@ -56,6 +57,7 @@ class MicroBatchPlan:
     places: dict[tuple[int, int], int]  # (vertex, subtask) -> see `places`
     start: StartState | None = None  # what the first batch begins with
     prints_on_driver: bool = False  # what print sinks write is part of the report
+    savepoints: SavepointStorage = field(default_factory=SavepointStorage)
     revoked: frozenset[str] = frozenset()  # savepoints that are not to be taken, whatever an order says
 
     def in_force(self, tick: Tick) -> Tick:

@@ -35,6 +35,7 @@ class Prepared:
     committables: Committables
     taken: list[TakenSplits]
     attempt: int | None = None  # of the query that has run it; None: a version before wrote this
+    savepoint: str = ""  # the folder of the one that was ordered for the batch
 
     def encode(self) -> bytes:
         body = msgspec.msgpack.encode(self)

@@ -29,6 +29,7 @@ from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.micro_batch.location import CheckpointLocation
 from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, fingerprint, plan_job, width
 from tidegate.spark.micro_batch.query import check_spark
+from tidegate.spark.micro_batch.savepoint_storage import SavepointStorage
 from tidegate.spark.session import arrives_here, obtain_session, workers_write_to_the_terminal
 from tidegate.spark.start_points import initial_point
 from tidegate.spark.worker_files import code_for, distribute
@@ -69,7 +70,8 @@ class MicroBatchRuntime(Runtime):
                 log.info("job %s goes on in %s; its start from a savepoint is over", graph.name, path)
                 point = None
             allow = JobSettings.from_configuration(graph.name, configuration).allow_non_restored_state
-            plan = plan_job(graph, settings, limits, point, allow)
+            savepoints = SavepointStorage.from_configuration(configuration)
+            plan = dataclasses.replace(plan_job(graph, settings, limits, point, allow), savepoints=savepoints)
             return _run(submission, plan, location, temporary, point).client
         except BaseException:
             location.close()

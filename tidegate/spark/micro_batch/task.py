@@ -60,9 +60,7 @@ from tidegate.state.factory import HASHMAP, KeyedBackends
 from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.state.heap.buckets import Buckets
 from tidegate.state.savepoint.writer import SavepointWriter
-from tidegate.storage.files import open_files
 from tidegate.storage.handles import OperatorSnapshot, TaskSnapshot
-from tidegate.storage.location import StorageLocation
 from tidegate.storage.reader import InlineStateSource
 from tidegate.storage.writers import InlineTaskStateWriter
 from tidegate.taskmanager.chain import OperatorChain
@@ -481,12 +479,10 @@ class MicroBatchTask:
             FrozenOperator(op.node, op.context.keyed, op.context.operator_state, tick.checkpoint_id, True)
             for op in chain.operators
         ]
-        location = StorageLocation.parse(tick.savepoint).with_permissions(tick.permissions)
+        files = self._plan.savepoints.files(tick.savepoint, tick.permissions)
         part = f"{self._subtask}-{self._attempt_id}"
         try:
-            writer = SavepointWriter(
-                open_files(location), self._subtask, self._vertex.max_parallelism, tick.checkpoint_id, part
-            )
+            writer = SavepointWriter(files, self._subtask, self._vertex.max_parallelism, tick.checkpoint_id, part)
             try:
                 operators = [operator.write_savepoint(writer) for operator in frozen]
             except BaseException:
