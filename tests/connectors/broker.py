@@ -25,7 +25,7 @@ from tests.connectors.cache import UnavailableError, cache_folder, locked
 VERSION = "4.3.1"
 _PACKAGE = f"org.apache.kafka:kafka_2.13:{VERSION}"
 _JAVA_OPTIONS = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
-_START_SECONDS = 60
+_START_SECONDS = 300  # on a machine that is very busy
 _SECURED = ("SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL", "SSL:SSL")
 _CLUSTER_ID = "dGlkZWdhdGUtdGVzdHMtMQ"
 

@@ -178,6 +178,34 @@ def test_a_broker_that_is_away_is_waited_for(name: str, tmp_path: Path, seconds:
             assert used < 0.2 * len(others) * seconds / 2
 
 
+@pytest.mark.parametrize(
+    ("how", "seconds"),
+    [("append", 2), pytest.param("append", 60, marks=SOAK), pytest.param("upsert", 60, marks=SOAK)],
+)
+def test_a_database_that_is_away_costs_one_attempt(
+    broker: Broker, name: str, tmp_path: Path, how: str, seconds: int
+) -> None:
+    """The one whose connections broke: the next one waits."""
+    with running_database() as database:
+        database.execute(f"CREATE TABLE {name} (line text{' PRIMARY KEY' if how == 'upsert' else ''})")
+        broker.create_topic(name, 2)
+        feeder = Feeder(broker, name, 12_000, 3000, 2, held_back=2000).start()
+        env = with_checkpoints(environment(2), tmp_path, interval_ms=200, restarts=1)
+        build = PostgresSink.builder().set_url(database.url).set_table(name).set_outage_timeout(300_000)
+        sink = (build.upsert() if how == "upsert" else build).build()
+        counted(env, feeder).map(lambda line: (line,)).sink_to(sink).uid("out")
+        client = start_job(env)
+        until(lambda: len(completed(client)) > 2, "checkpoints", 60)
+        database.kill()
+        time.sleep(seconds)
+        database.start()
+        feeder.release()
+        client.get_job_execution_result().result(240)
+        print([record.failure.summary for record in client.failures()])
+        assert len(client.failures()) <= 1
+        assert_exact(Counter(line for (line,) in database.execute(f"SELECT line FROM {name}")), feeder.records)
+
+
 @pytest.mark.parametrize("how", [pytest.param("append", marks=SOAK), pytest.param("upsert", marks=SOAK)])
 def test_a_full_disk_of_the_database_loses_nothing(broker: Broker, name: str, tmp_path: Path, how: str) -> None:
     """A tablespace on a file system of a few megabytes. When there is room again, the job comes through."""

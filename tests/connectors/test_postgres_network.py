@@ -18,10 +18,12 @@ from tests.connectors.kills import Feeder, counted
 from tests.connectors.on_processes import environment, start_job
 from tests.connectors.test_postgres_sink import open_writer, to
 from tests.spark.recovery_kit import assert_exact, completed, until, with_checkpoints
+from tidegate.common.errors import ConfigurationError
 from tidegate.connectors.postgres import connection as connection_module
-from tidegate.connectors.postgres.connection import DatabaseUrl
+from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
 from tidegate.connectors.postgres.replication import _connected
-from tidegate.datastream.connectors.postgres import PostgresSink
+from tidegate.datastream.connectors.postgres import PostgresChangeSource, PostgresSink, PostgresSource
+from tidegate.taskmanager.failure import may_pass
 
 
 def options_of(descriptor: int) -> list[int]:
@@ -45,6 +47,34 @@ def test_a_network_that_drops_packets_is_noticed_unless_the_url_says_otherwise(d
     none = DatabaseUrl.checked("PostgresSink", f"{database.url}?keepalives=0")
     with none.connect() as connection:
         assert options_of(connection.fileno())[0] == 0
+
+
+def test_a_database_that_is_away_is_waited_for_as_long_as_the_job_says(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_database() as database:
+        database.execute(f"CREATE TABLE {name} (id int8)")
+        patient, not_patient = (to(database, name).set_outage_timeout(time).build() for time in (600_000, 300))
+        database.kill()
+        with caplog.at_level(logging.WARNING, logger=connection_module.__name__):
+            with pytest.raises(PostgresError, match="Check host") as refused:
+                open_writer(not_patient, checked=False)
+            assert may_pass(refused.value)  # the restart strategy alone decides
+            caplog.clear()
+            opened: list[Any] = []
+            opening = threading.Thread(target=lambda: opened.append(open_writer(patient, checked=False)))
+            opening.start()
+            until(lambda: "for at most 600 s (set_outage_timeout)" in caplog.text, "a message", 30)
+            database.start()
+            opening.join(60)
+        assert "answers again" in caplog.messages[-1]
+        opened[0].close()
+    with pytest.raises(ConfigurationError, match="set_outage_timeout"):
+        PostgresChangeSource.builder().set_outage_timeout("soon")
+    source = PostgresSource.builder().set_url(database.url).set_table(name).set_key_column("id")
+    assert source.set_outage_timeout(7000).build()._url.wait_seconds == 7
+    changes = PostgresChangeSource.builder().set_url(database.url).set_table(name).set_slot(name)
+    assert changes.set_outage_timeout(8000).build()._url.wait_seconds == 8
 
 
 @pytest.mark.parametrize("upsert", [False, True])

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.time import TimeLike, as_milliseconds
 from tidegate.common.types import Row, RowKind, make_row
 from tidegate.connectors.idle_watch import LOOK_SECONDS, IdleWatch
 from tidegate.connectors.postgres import pgoutput
@@ -440,6 +441,7 @@ class PostgresChangeSourceBuilder:
     def __init__(self) -> None:
         check_installed("PostgresChangeSource")
         self._url: DatabaseUrl | None = None
+        self._outage_timeout: int | None = None
         self._table: str | None = None
         self._slot: str | None = None
         self._publication: str | None = None
@@ -448,6 +450,12 @@ class PostgresChangeSourceBuilder:
     def set_url(self, url: str, user: str | None = None, password: str | None = None) -> PostgresChangeSourceBuilder:
         """Of a user that may replicate (ALTER ROLE ... REPLICATION)."""
         self._url = DatabaseUrl.checked("PostgresChangeSource", url, user, password)
+        return self
+
+    def set_outage_timeout(self, timeout: TimeLike) -> PostgresChangeSourceBuilder:
+        """How long each attempt of the job waits for a database that is away: a Duration, or milliseconds. 30 s unless
+        this is called. When it is over the attempt fails, and the restart strategy decides."""
+        self._outage_timeout = as_milliseconds(timeout, "set_outage_timeout")
         return self
 
     def set_table(self, table: str) -> PostgresChangeSourceBuilder:
@@ -474,4 +482,5 @@ class PostgresChangeSourceBuilder:
     def build(self) -> PostgresChangeSource:
         if self._url is None or self._table is None or self._slot is None or self._publication is None:
             raise ConfigurationError("PostgresChangeSource: set_url, set_table and set_slot are needed")
-        return PostgresChangeSource(self._url, self._table, self._slot, self._publication, self._rows_first)
+        url = self._url.waiting(self._outage_timeout)
+        return PostgresChangeSource(url, self._table, self._slot, self._publication, self._rows_first)

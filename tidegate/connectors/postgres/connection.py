@@ -7,13 +7,14 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError, TidegateError
+from tidegate.common.texts import bounded
 from tidegate.connectors.postgres.jdbc_url import parameters_of
 
-_WAIT_SECONDS = 30.0  # for a server that is starting again
+_WAIT_SECONDS = 30.0  # for a server that is starting again, unless `set_outage_timeout` says otherwise
 _CONNECT_SECONDS = 10
 _SLOW_SECONDS = 30.0  # that a commit may take before the log says so
 # A network that drops packets is noticed within a minute, not after the two hours that systems allow by themselves.
@@ -48,6 +49,7 @@ class DatabaseUrl:
     text: str
     user: str | None = None
     password: str | None = None
+    wait_seconds: float = _WAIT_SECONDS
 
     @staticmethod
     def checked(connector: str, url: object, user: str | None = None, password: str | None = None) -> DatabaseUrl:
@@ -68,19 +70,38 @@ class DatabaseUrl:
             ) from None
         return DatabaseUrl(connector, text, user, password)
 
+    def waiting(self, outage_ms: int | None) -> DatabaseUrl:
+        """With the builder's `set_outage_timeout`; None: it was not called."""
+        return self if outage_ms is None else replace(self, wait_seconds=outage_ms / 1000)
+
     def connect(self, autocommit: bool = True, wait: bool = True) -> Any:
-        """A connection. With `wait`, a server that is away or starting is waited for, for half a minute."""
+        """A connection. With `wait`, a server that is away or starting is waited for, up to a limit, and the log says
+        so."""
         import psycopg
 
-        deadline = time.monotonic() + (_WAIT_SECONDS if wait else 0.0)
+        began, said = time.monotonic(), False
+        deadline = began + (self.wait_seconds if wait else 0.0)
         while True:
             try:
-                return psycopg.connect(self._conninfo(), autocommit=autocommit)
+                connection = psycopg.connect(self._conninfo(), autocommit=autocommit)
             except psycopg.OperationalError as error:
                 final = any(sign in str(error) for sign in _FINAL)
+                told = self.refused("connecting", error)
                 if final or time.monotonic() >= deadline:
-                    raise self.refused("connecting", error) from None
+                    raise told from None
+                if not said:
+                    said = True
+                    _log.warning(
+                        "%s; it is waited for, for at most %.0f s (set_outage_timeout), and nothing is lost",
+                        bounded(str(told), 500),
+                        self.wait_seconds,
+                    )
                 time.sleep(0.2)
+            else:
+                if said:
+                    seconds = time.monotonic() - began
+                    _log.warning("%s, %s: the database answers again, after %.0f s", self.connector, self, seconds)
+                return connection
 
     def for_replication(self) -> bytes:
         """For libpq, in the mode that hands out changes."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.job_client import JobClient
+from tidegate.common.time import TimeLike, as_milliseconds
 from tidegate.connectors.postgres.append import (
     AppendCommitter,
     AppendWriter,
@@ -174,6 +175,7 @@ class PostgresSinkBuilder:
     def __init__(self) -> None:
         check_installed("PostgresSink")
         self._url: DatabaseUrl | None = None
+        self._outage_timeout: int | None = None
         self._table: str | None = None
         self._columns: tuple[str, ...] | None = None
         self._upserts = False
@@ -184,6 +186,12 @@ class PostgresSinkBuilder:
         """`postgresql://user@host:5432/database`. A password may also come from PGPASSWORD or a password file, on all
         workers."""
         self._url = DatabaseUrl.checked("PostgresSink", url, user, password)
+        return self
+
+    def set_outage_timeout(self, timeout: TimeLike) -> PostgresSinkBuilder:
+        """How long each attempt of the job waits for a database that is away: a Duration, or milliseconds. 30 s unless
+        this is called. When it is over the attempt fails, and the restart strategy decides."""
+        self._outage_timeout = as_milliseconds(timeout, "set_outage_timeout")
         return self
 
     def set_table(self, table: str) -> PostgresSinkBuilder:
@@ -220,7 +228,8 @@ class PostgresSinkBuilder:
     def build(self) -> PostgresSink:
         if self._url is None or self._table is None:
             raise ConfigurationError("PostgresSink: set_url and set_table are needed")
-        return PostgresSink(self._url, self._table, self._columns, self._upserts, self._key, self._prefix)
+        url = self._url.waiting(self._outage_timeout)
+        return PostgresSink(url, self._table, self._columns, self._upserts, self._key, self._prefix)
 
 
 def _names(where: str, names: tuple[str, ...]) -> tuple[str, ...]:

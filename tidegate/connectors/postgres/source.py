@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
+from tidegate.common.time import TimeLike, as_milliseconds
 from tidegate.common.types import Row, make_row
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError, check_installed
 from tidegate.connectors.postgres.tables import check_rights, literal, look_up, quoted, quoted_table
@@ -243,6 +244,7 @@ class PostgresSourceBuilder:
     def __init__(self) -> None:
         check_installed("PostgresSource")
         self._url: DatabaseUrl | None = None
+        self._outage_timeout: int | None = None
         self._relation: str | None = None
         self._key: str | None = None
         self._checks = True
@@ -250,6 +252,12 @@ class PostgresSourceBuilder:
 
     def set_url(self, url: str, user: str | None = None, password: str | None = None) -> PostgresSourceBuilder:
         self._url = DatabaseUrl.checked("PostgresSource", url, user, password)
+        return self
+
+    def set_outage_timeout(self, timeout: TimeLike) -> PostgresSourceBuilder:
+        """How long each attempt of the job waits for a database that is away: a Duration, or milliseconds. 30 s unless
+        this is called. When it is over the attempt fails, and the restart strategy decides."""
+        self._outage_timeout = as_milliseconds(timeout, "set_outage_timeout")
         return self
 
     def set_table(self, table: str) -> PostgresSourceBuilder:
@@ -282,4 +290,5 @@ class PostgresSourceBuilder:
     def build(self) -> PostgresSource:
         if self._url is None or self._relation is None or self._key is None:
             raise ConfigurationError("PostgresSource: set_url, set_key_column, and set_table or set_query are needed")
-        return PostgresSource(self._url, self._relation, self._key, self._checks, self._page)
+        url = self._url.waiting(self._outage_timeout)
+        return PostgresSource(url, self._relation, self._key, self._checks, self._page)
