@@ -1,9 +1,18 @@
-"""Calls to the ports of running jobs."""
+"""Calls to the ports of running jobs.
+
+A look is answered at once or not at all. A change may take as long as the job takes (a savepoint of a large state), so
+whoever waits for one looks from time to time whether the process still answers.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +24,8 @@ from tidegate.web.registry import JobRecord, jobs_directory
 
 _CONNECT_TIMEOUT_S = 5.0
 _LOOK_S = 3.0  # a job answers from its published view, at once: one that is silent for longer is frozen
+_PROBE_EVERY_S = 5.0
+_PROBES_MISSED = 4  # one after the other, until a change is waited for no more
 _STATE_S = 90.0  # looks at state wait for the workers, in MICRO_BATCH mode for the next batch
 
 
@@ -28,9 +39,11 @@ class RemoteJobError(TidegateError):
 
 
 def call(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON answer to a path below the job's own. A change is waited for as long as the job takes, a look for some
-    seconds. Raises RemoteJobError."""
-    return dict(json.loads(_ask(job, method, _path(job, path), arguments) or b"{}"))
+    """The JSON answer to a path below the job's own. A change is waited for as long as the job takes and its process
+    answers, a look for some seconds. Raises RemoteJobError."""
+    if method == "GET":
+        return dict(json.loads(_ask(job, method, _path(job, path), arguments) or b"{}"))
+    return dict(json.loads(_change(job, method, _path(job, path), arguments) or b"{}"))
 
 
 def document(job: JobRecord, path: str) -> bytes:
@@ -59,18 +72,64 @@ def _path(job: JobRecord, below: str) -> str:
     return f"/v1/jobs/{job.job_id}{below}"
 
 
+def _change(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | None) -> bytes:
+    _probe(job)  # nothing is asked of a process that does not answer
+    opened: list[http.client.HTTPConnection] = []
+    answer: Future[bytes] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(_ask(job, method, path, arguments, opened.append))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name=f"tidegate-ask-{job.job_id[:8]}", daemon=True).start()
+    missed = 0
+    while not wait([answer], _PROBE_EVERY_S).done:
+        try:
+            _probe(job)
+            missed = 0
+        except RemoteJobError as error:
+            missed += 1
+            if missed >= _PROBES_MISSED and not answer.done():
+                for connection in opened:
+                    _cut(connection)
+                raise RemoteJobError(
+                    f"{error}; it did so when it was asked, so what was asked for may be done all the same"
+                ) from error
+    return answer.result()
+
+
+def _probe(job: JobRecord) -> None:
+    _ask(job, "GET", "/v1/jobs", None)
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    """Its thread gets an error."""
+    with contextlib.suppress(OSError):
+        present(connection.sock, "the socket of an open connection").shutdown(socket.SHUT_RDWR)
+
+
 def _patience(method: str, path: str) -> float | None:
+    """None: whoever asks looks himself whether the job still answers."""
     if method != "GET":
         return None
     return _STATE_S if "/state/" in path else _LOOK_S
 
 
-def _ask(job: JobRecord, method: str, path: str, arguments: dict[str, Any] | None) -> bytes:
+def _ask(
+    job: JobRecord,
+    method: str,
+    path: str,
+    arguments: dict[str, Any] | None,
+    opened: Callable[[http.client.HTTPConnection], None] = lambda connection: None,
+) -> bytes:
     connection = connect(job.url, job.authority)
     body = None if arguments is None else json.dumps(arguments)
     headers = {"Authorization": f"Bearer {job.token}", "Content-Type": "application/json"}
     try:
         connection.connect()
+        opened(connection)
         present(connection.sock, "the socket of an open connection").settimeout(_patience(method, path))
         connection.request(method, path, body, headers)
         response = connection.getresponse()

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +96,52 @@ def test_the_commands_tell_that_a_job_is_frozen(frozen: None, capsys: pytest.Cap
     assert "does not answer" in capsys.readouterr().err
 
 
-def test_frozen_jobs_are_asked_at_the_same_time(frozen: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
+@pytest.mark.parametrize("command", ["savepoint", "stop", "cancel"])
+def test_a_change_of_a_frozen_job_is_refused_at_once(
+    frozen: None, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, FROZEN, *([str(tmp_path)] if command == "savepoint" else [])]) == 1
+    assert "does not answer: its process" in capsys.readouterr().err
 
+
+def test_a_job_that_freezes_while_it_is_changed_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_PROBE_EVERY_S", 0.05)
+    asked: list[str] = []
+    frozen = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if len(asked) > 3:
+                frozen.wait()
+            asked.append("GET")
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def do_POST(self) -> None:
+            asked.append("POST")
+            frozen.wait()
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    register(FROZEN, f"http://127.0.0.1:{server.server_port}")
+    (job,) = running_jobs()
+    try:
+        with pytest.raises(remote.RemoteJobError, match=r"does not answer.*may be done all the same"):
+            remote.call(job, "POST", "/savepoint", {})
+    finally:
+        frozen.set()
+        server.shutdown()
+        server.server_close()
+    assert asked[0] == "GET"
+    assert asked.count("POST") == 1
+
+
+def test_frozen_jobs_are_asked_at_the_same_time(frozen: None, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(8, timeout=30)
     monkeypatch.setattr(remote, "summary", lambda record: {"job_id": record.job_id, "n": together.wait()})
     (record,) = running_jobs()
