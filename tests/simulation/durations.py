@@ -34,12 +34,16 @@ def draw_job_settings(rng: random.Random, faulty: bool) -> JobSettings:
         interval = any_ms(rng, 3.0, 300.0)
         timeout = interval * any_ms(rng, 1.1, 50.0)
         start = any_ms(rng, 5.0, 60_000.0)
+    restore = math.inf
+    if faulty and rng.random() < 0.7:
+        restore = any_ms(rng, 20.0, 60_000.0)
     grace = math.inf if rng.random() < 0.05 else any_ms(rng)
     return JobSettings(
         "simulated",
         heartbeat_interval_ms=interval,
         heartbeat_timeout_ms=timeout,
         start_timeout_ms=start,
+        restore_timeout_ms=restore,
         leave_grace_ms=grace,
     )
 

@@ -79,6 +79,7 @@ class Scenario:
     async_slowness: float
     restart: RestartStrategyConfiguration
     hang_rate: float  # share of the work for helpers and storage threads that hangs for a while
+    restore_hang_rate: float  # share of the slots whose reads hang while they are restored
     clock_skew: bool  # each process has a clock of its own
     calm_after: int  # steps after which there are no faults and no slowness: the job has to come to its end
     check_every: int
@@ -147,6 +148,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         async_slowness=rng.choice((0.0, 0.0, 0.7, 0.95)),
         restart=draw_restart(rng, may_give_up=faulty),
         hang_rate=rng.choice((0.0, 0.0, 0.01, 0.1)) if faulty else 0.0,
+        restore_hang_rate=rng.choice((0.0, 0.0, 0.05, 0.3)) if faulty and isinstance(storage, FakeStorage) else 0.0,
         clock_skew=rng.random() < 0.3,
         calm_after=rng.choice((1500, 3000)),
         check_every=20,

@@ -18,6 +18,8 @@ _RANDOM_NAME = re.compile(r"-[0-9a-f]{12}(?=\.state)")  # in the names of state 
 class Schedule:
     """Pools of things that may happen, of which one is picked at a time; and timers. One clock for all."""
 
+    stuck_restores = 0.3  # of the restores that hang
+
     def __init__(self, scenario: Scenario, trace: bool) -> None:
         self.scenario = scenario
         self.rng: random.Random = scenario.rng
@@ -42,6 +44,10 @@ class Schedule:
 
     def hangs(self) -> bool:
         return not self.calm and self.rng.random() < self.scenario.hang_rate
+
+    def restore_hangs(self) -> bool:
+        """A read of a worker that is just restoring its state."""
+        return not self.calm and self.rng.random() < self.scenario.restore_hang_rate
 
     def new_clock(self) -> ProcessClock:
         """Of a process that starts now."""

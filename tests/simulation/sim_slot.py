@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.simulation.durations import any_ms
 from tests.simulation.functions import KeyedStates, SubtaskCount
 from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
 from tests.simulation.pools import Life, Link
@@ -104,6 +106,7 @@ class SimSlot:
         self.incoming: list[Link] = []  # data links that end here
         self.slowness = sim.draw_slowness()
         self._dumped = False
+        self._hanging: list[MasterToSlot] | None = None  # what has come since the restore began to hang
 
     def __repr__(self) -> str:
         return self.incarnation
@@ -206,10 +209,41 @@ class SimSlot:
         if self.sim.lines is not None:
             self.sim.trace(f"{self} <- {_short(message)}")
         if isinstance(message, Leave):
-            self.sim.leave(self)
-        elif not self.failed:
+            if self._hanging is None:
+                self.sim.leave(self)
+            else:
+                self.sim.crash(self, "it does not leave, since the storage hangs")
+        elif self._hanging is not None:
+            self._hanging.append(message)
+        elif isinstance(message, Deploy) and message.restore and self.runtime is None and self.sim.restore_hangs():
+            self._hang(message)
+        else:
+            self._take(message)
+
+    def _take(self, message: MasterToSlot) -> None:
+        if not self.failed:
             self.guard(lambda: self._handle(message))
             self.wake()
+
+    def _hang(self, message: Deploy) -> None:
+        """The first read from the storage does not return for long, or never, while heartbeats go on."""
+        sim, self._hanging = self.sim, [message]
+        if sim.rng.random() < sim.stuck_restores and sim.job_settings.restore_timeout_ms < math.inf:
+            sim.trace(f"a read of {self} never returns")
+            sim.struck["a read of a restore never returns"] += 1
+        else:
+            sim.trace(f"a read of {self} hangs")
+            sim.struck["a read of a restore hangs"] += 1
+            sim.after(any_ms(sim.rng, 1.0, 10_000.0), self._read_returns)
+
+    def _read_returns(self) -> None:
+        if self.frozen:
+            self.sim.after(1.0, self._read_returns)
+        elif self.life is Life.ALIVE and self._hanging is not None:
+            waiting, self._hanging = self._hanging, None
+            self.sim.went_on_at = self.sim.steps
+            for message in waiting:
+                self._take(message)
 
     def _handle(self, message: MasterToSlot) -> None:
         if isinstance(message, Deploy):

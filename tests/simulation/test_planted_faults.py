@@ -3,6 +3,7 @@ the protocol itself are in `test_planted_bugs.py`.)"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from tidegate.common.errors import InternalError, SnapshotError, StorageUnavaila
 from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
+from tidegate.jobmanager.working_states import Restoring
 from tidegate.protocol.messages import TriggerCheckpoint
 from tidegate.storage import cleanup, filesystem, job_directory, reader
 from tidegate.storage.filesystem import FileSystemStorage
@@ -115,6 +117,11 @@ def files_go_though_their_metadata_stays(patch: Patch) -> None:
     patch.setattr(cleanup, "METADATA_NAME", "nothing is called so")
 
 
+def a_restore_may_take_for_ever(patch: Patch) -> None:
+    patch.setattr(Restoring, "_ready_by", math.inf)
+    patch.setattr(Schedule, "stuck_restores", 1.0)
+
+
 def deletions_overtake_writes(patch: Patch) -> None:
     """A checkpoint that was aborted while its metadata was being written is deleted before the write has ended."""
     patch.setattr(WorkQueues, "_is_behind_writes", lambda self, work: False)
@@ -133,6 +140,7 @@ BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (a_source_goes_by_the_clock_of_the_driver, Mode.ALIGNED, Variation.PLAIN),
     (the_failure_rate_counts_old_failures, Mode.ALIGNED, Variation.PLAIN),
     (files_go_though_their_metadata_stays, Mode.CONCURRENT, Variation.PLAIN),
+    (a_restore_may_take_for_ever, Mode.ALIGNED, Variation.PLAIN),
     (deletions_overtake_writes, Mode.ALIGNED, Variation.PLAIN),
     (offset_of_the_batch_after, Mode.AT_LEAST_ONCE, Variation.TIME),
 ]

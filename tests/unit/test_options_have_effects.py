@@ -217,6 +217,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
     "tidegate.network.credits-per-channel": at(SLOT, "test_credits_bound_what_is_under_way_to_a_slow_task"),
     "tidegate.network.max-batch-bytes": at(SLOT, "test_max_batch_bytes_makes_the_batches_of_large_records_smaller"),
     "tidegate.slot.start-timeout": at(JOB, "test_slot_start_timeout"),
+    "tidegate.slot.restore-timeout": at(JOB, "test_slot_restore_timeout"),
     "tidegate.checkpoint.trace": at(SLOT, "test_trace_prints_every_barrier_and_snapshot"),
     "tidegate.checkpoint.max-increments": _INCREMENTS,
     "tidegate.checkpoint.history-size": at(JOB, "test_history_size"),

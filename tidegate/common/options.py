@@ -745,6 +745,15 @@ SLOT_START_TIMEOUT = ConfigOption(
     "How long the workers may take to start and register before the attempt counts as failed.",
     minimum=1,
 )
+SLOT_RESTORE_TIMEOUT = ConfigOption(
+    "tidegate.slot.restore-timeout",
+    _DURATION,
+    3_600_000,
+    "How long the workers may take to read the state of the checkpoint and to open their functions, before the attempt "
+    "counts as failed and is repeated: a storage that hangs raises no error. Longer than the longest restore. 0: no "
+    "limit.",
+    minimum=0,
+)
 CHECKPOINT_TRACE = ConfigOption(
     "tidegate.checkpoint.trace",
     _BOOLEAN,

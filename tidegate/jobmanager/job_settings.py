@@ -21,12 +21,14 @@ class JobSettings:
     heartbeat_interval_ms: float = 1_000.0
     heartbeat_timeout_ms: float = 8_000.0
     start_timeout_ms: float = 60_000.0  # from the submission of a gang until all its slots have registered
+    restore_timeout_ms: float = math.inf  # from the deployment until all slots are ready; may be infinite
     leave_grace_ms: float = 2_500.0  # time to leave before Spark is asked to kill what is left; may be infinite
     allow_non_restored_state: bool = False  # state of operators that the job no longer has may be dropped
     max_repeated_failures: int = 0  # of the same kind, without a checkpoint in between, that end the job; 0: none do
 
     def __post_init__(self) -> None:
-        for name in ("heartbeat_interval_ms", "heartbeat_timeout_ms", "start_timeout_ms", "leave_grace_ms"):
+        times = ("heartbeat_interval_ms", "heartbeat_timeout_ms", "start_timeout_ms", "restore_timeout_ms")
+        for name in (*times, "leave_grace_ms"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be positive, not {getattr(self, name)}")
         if self.heartbeat_timeout_ms <= self.heartbeat_interval_ms:
@@ -42,6 +44,7 @@ class JobSettings:
             heartbeat_interval_ms=options.read(configuration, options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_ms=options.read(configuration, options.HEARTBEAT_TIMEOUT),
             start_timeout_ms=options.read(configuration, options.SLOT_START_TIMEOUT),
+            restore_timeout_ms=options.read(configuration, options.SLOT_RESTORE_TIMEOUT) or math.inf,
             leave_grace_ms=_leave_grace(cancellation_timeout_ms(configuration)),
             allow_non_restored_state=options.read(configuration, options.RECOVERY_IGNORE_UNCLAIMED_STATE),
             max_repeated_failures=max_repeated_failures(configuration),

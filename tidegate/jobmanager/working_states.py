@@ -326,7 +326,7 @@ class WaitingForSlots(Working):
                 heard_ms=member.heartbeat_ms,
             )
             job.out.send(gang, slot, deploy)
-        return Restoring(job, self.attempt)
+        return Restoring(job, self.attempt, now_ms)
 
     def check_invariants(self) -> None:
         super().check_invariants()
@@ -335,11 +335,38 @@ class WaitingForSlots(Working):
 
 
 class Restoring(Working):
-    """Deployed; not all slots are ready yet. Tasks that are restored at the end of their data may say so already."""
+    """Deployed; not all slots are ready yet. Tasks that are restored at the end of their data may say so already. A
+    storage that hangs raises no error, and the workers' heartbeats go on: only the time limit ends this state then."""
+
+    def __init__(self, job: Job, attempt: Attempt, now_ms: float) -> None:
+        super().__init__(job, attempt)
+        self._deployed_ms = now_ms
 
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
         return (JobStatus.RESTARTING,) if self.gang.attempt else (JobStatus.CREATED,)
+
+    @property
+    def _ready_by(self) -> float:
+        return self._deployed_ms + self.job.settings.restore_timeout_ms
+
+    def next_deadline(self) -> float:
+        due = super().next_deadline()
+        return self._ready_by if due is None else min(due, self._ready_by)
+
+    def on_tick(self, now_ms: float) -> JobState:
+        if now_ms < self._ready_by:
+            return super().on_tick(now_ms)
+        gang, point = self.gang, self.job.restored
+        late = [gang.members[slot] for slot in sorted(gang.members) if slot not in gang.ready]
+        doing = "opened their functions" if point is None else f"restored checkpoint {point.checkpoint_id}"
+        text = (
+            f"{len(late)} of {gang.num_slots} workers have not {doing} within "
+            f"{(now_ms - self._deployed_ms) / 1000:g} s ({late[0].describe()}{', …' if len(late) > 1 else ''}); the "
+            "storage may hang: their log names calls that have not returned; if they only need longer, set "
+            "tidegate.slot.restore-timeout higher"
+        )
+        return self.fail(FailureInfo(summary=text), now_ms)
 
     def on_slot_ready(self, slot: SlotIndex, now_ms: float) -> JobState:
         if not self.gang.mark_ready(slot):

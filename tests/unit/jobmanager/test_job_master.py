@@ -304,6 +304,23 @@ def test_restoring_may_take_longer_than_the_start_timeout() -> None:
     assert driver.master.status is JobStatus.RUNNING
 
 
+def test_a_restore_that_hangs_fails_the_attempt_when_its_time_is_over() -> None:
+    driver = Driver(settings=JobSettings("test job", restore_timeout_ms=90_000))
+    driver.start()
+    driver.register_all()
+    driver.tell(SlotReady(attempt=AttemptNumber(0), slot=SlotIndex(0)))
+    driver.wait(89_999)
+    assert driver.master.status is JobStatus.CREATED
+    driver.wait(1)
+    assert driver.master.status is not JobStatus.CREATED
+    driver.exit()
+    assert driver.ended is not None
+    summary = driver.ended.failures[0].failure.summary
+    assert "1 of 2 workers have not opened their functions within 90 s" in summary
+    assert "worker of slot 1" in summary
+    assert "tidegate.slot.restore-timeout" in summary
+
+
 def test_messages_of_old_attempts_change_nothing() -> None:
     driver = running(restarts=1)
     driver.fail()

@@ -3,6 +3,7 @@ effect on the real JobMaster and real slots."""
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from pathlib import Path
@@ -26,6 +27,7 @@ from tidegate.datastream.connectors import CollectSink
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
 from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.jobmanager import state_assignment
+from tidegate.jobmanager.job_settings import JobSettings
 from tidegate.jobmanager.restart_strategies import GiveUp, RestartAfter, make_restart_strategy
 from tidegate.network.elements import Alignment
 from tidegate.protocol.instructions import CancelGang, SubmitGang
@@ -571,6 +573,22 @@ def test_slot_start_timeout() -> None:
         assert job.master.status is JobStatus.CREATED
         job.advance(1)
         assert "only 0 of 1 workers came up within 2 s" in job.failure
+
+
+def test_slot_restore_timeout() -> None:
+    with InProcessJob(counting({"tidegate.slot.restore-timeout": "2 s"})) as job:
+        job._take_message()  # the worker registers, and is deployed
+        job.to_master.clear()  # it is never ready
+        job.advance(1_999)
+        assert job.master.status is JobStatus.CREATED
+        job.advance(1)
+        assert "1 of 1 workers have not opened their functions within 2 s" in job.failure
+
+
+def test_without_a_slot_restore_timeout_there_is_no_limit() -> None:
+    configuration = Configuration()
+    configuration.set_string("tidegate.slot.restore-timeout", "0")
+    assert JobSettings.from_configuration("job", configuration).restore_timeout_ms == math.inf
 
 
 @pytest.mark.parametrize(("timeout", "killed_after"), [("300 ms", 1_800), ("0", None)])
