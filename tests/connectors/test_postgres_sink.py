@@ -242,6 +242,16 @@ def test_a_prepared_transaction_that_somebody_rolled_back_is_an_error(database: 
     writer.close()
 
 
+def test_a_prepared_transaction_that_the_database_has_never_had_is_an_error(database: Database, table: str) -> None:
+    """After it was set back to an older backup."""
+    writer = open_writer(to(database, table).build())
+    (prepared,) = barrier_of(writer, rows(1))
+    with pytest.raises(append.PreparedTransactionLostError, match="set back to an older backup"):
+        writer.committer.commit([dataclasses.replace(prepared, name="gone", number=prepared.number + 10**9)])
+    writer.committer.commit([prepared])
+    writer.close()
+
+
 def test_without_prepared_transactions_the_job_is_refused(name: str) -> None:
     with running_database({"max_prepared_transactions": 0}) as database:
         database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY)")

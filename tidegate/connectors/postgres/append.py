@@ -212,9 +212,19 @@ class AppendCommitter(Committer[PreparedTransaction]):
         return []
 
     def _check_committed(self, transaction: PreparedTransaction) -> None:
-        ((status,),) = self._connection.execute(
-            "SELECT pg_xact_status(%s::text::xid8)", [str(transaction.number)]
-        ).fetchall()
+        import psycopg
+
+        try:
+            ((status,),) = self._connection.execute(
+                "SELECT pg_xact_status(%s::text::xid8)", [str(transaction.number)]
+            ).fetchall()
+        except psycopg.errors.InvalidParameterValue:  # "is in the future"
+            raise PreparedTransactionLostError(
+                f"{self._url.connector}, {self._url}: the prepared transaction {transaction.name}, which belongs to "
+                "the checkpoint that this job started from, is one that this database has never had: it was set back "
+                "to an older backup, or is another one. What was committed since is gone from the table: start from a "
+                "snapshot that goes with the backup"
+            ) from None
         if status == "aborted":
             raise PreparedTransactionLostError(
                 f"{self._url.connector}, {self._url}: the prepared transaction {transaction.name}, which belongs to "
