@@ -21,7 +21,7 @@ from typing import Any
 from tidegate.common.time import Duration, Instant
 from tidegate.contracts.batches import Batch, RecordBatch
 
-_SCALARS = frozenset(
+SCALARS = frozenset(
     (
         type(None),
         bool,
@@ -47,7 +47,7 @@ _CONTAINERS = frozenset((tuple, frozenset))  # cannot change when what is in the
 def cannot_change(values: Iterable[Any]) -> bool:
     """All values are of types that have nothing to change in place. Subclasses of these types may have."""
     values = list(values)
-    others = set(map(type, values)) - _SCALARS
+    others = set(map(type, values)) - SCALARS
     if not others:
         return True
     if not others <= _CONTAINERS:

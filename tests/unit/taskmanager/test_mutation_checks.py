@@ -164,8 +164,9 @@ def test_state_per_window_is_watched_too() -> None:
             harness.watermark(5_000)
 
 
-def test_a_record_that_is_the_state_of_the_operator_before_it() -> None:
-    """What reduce emits is what it keeps."""
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_record_that_is_the_state_of_the_operator_before_it(reuse: bool) -> None:
+    """What reduce emits is what it keeps, when objects are reused; otherwise its reader has a copy."""
 
     def spoil(record: dict[str, int]) -> dict[str, int]:
         record["n"] = 0
@@ -173,6 +174,8 @@ def test_a_record_that_is_the_state_of_the_operator_before_it() -> None:
 
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
+    if reuse:
+        env.get_config().enable_object_reuse()
     stream = (
         env.from_collection([{"k": 1, "n": 1}, {"k": 1, "n": 2}])
         .key_by(lambda r: r["k"])
@@ -183,6 +186,9 @@ def test_a_record_that_is_the_state_of_the_operator_before_it() -> None:
     with InProcessJob.collecting(stream) as job, warnings.catch_warnings():
         warnings.simplefilter("ignore", MutatedInputWarning)
         job.run_to_end()
+        if not reuse:
+            assert job.results == [{"k": 1, "n": 0}] * 2
+            return
         assert isinstance(job.error, MutationError)
         assert "operator 'total', key 1" in str(job.error)
 

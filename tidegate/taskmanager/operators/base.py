@@ -23,6 +23,7 @@ from tidegate.state.reading import CountedTable
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.results import emit_results
+from tidegate.taskmanager.own_results import OwnResults
 from tidegate.taskmanager.runtime_context import InitializationContext, OperatorRuntimeContext
 
 Emit = Callable[[RecordBatch], None]
@@ -196,6 +197,7 @@ class FunctionOperator(Operator):
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
         self.function = context.node.spec.user_function
+        self.own = OwnResults(not context.settings.object_reuse)
         self._opened = False
 
     def open(self) -> None:
@@ -217,7 +219,7 @@ class FunctionOperator(Operator):
         if not isinstance(self.function, Function) or type(self.function).finish is Function.finish:
             return
         try:
-            results = list(self.function.finish() or ())
+            results = list(self.own.many(self.function.finish)() or ())
         except Exception as error:
             self.fail("finish()", error)
         emit_results(self, results, None)
@@ -276,6 +278,8 @@ def attributed(error: BaseException) -> BaseException:
         owner = trace.tb_frame.f_locals.get("self")
         if isinstance(owner, Operator):
             operator, doing = owner, ""
+        elif trace.tb_frame.f_globals.get("__name__") == OwnResults.__module__:
+            pass  # stands around the user's function
         elif operator is not None and not doing and trace.tb_frame.f_code.co_name.isidentifier():
             doing = f"{trace.tb_frame.f_code.co_name}()"  # the user's function, not a comprehension of ours
         trace = trace.tb_next

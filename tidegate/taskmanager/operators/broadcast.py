@@ -85,7 +85,7 @@ class BroadcastOperator(TimerOperator):
         select: Callable[[Any], Any] | None,
         doing: str,
     ) -> None:
-        backend = self.backend
+        backend, function = self.backend, self.own.many(function)
         values: list[Any] = []
         stamps: list[int] = []
         old = batch.timestamps if batch.timestamps is not None else repeat(None, len(batch.values))
@@ -104,6 +104,7 @@ class BroadcastOperator(TimerOperator):
             if select is not None:
                 self.fail_keyed(doing, error, taken, rest)
             self.fail_at(doing, error, taken, rest)
+        self.own.look(values)
         self.taken(batch, taken)
         emit_results(self, values, None if batch.timestamps is None else stamps)
 

@@ -48,10 +48,11 @@ class ConnectedOperator(TimerOperator):
         self._run(batch, 1)
 
     def _run(self, batch: RecordBatch, side: int) -> None:
-        function, backend, element = self._methods[side], self.backend, self._element
+        backend, element = self.backend, self._element
         select = self.selector(batch.values[0], side) if self._keyed else None
         with_context = self._kind == "process_element"
         single = self._kind == "map"
+        function = self.own.one(self._methods[side]) if single else self.own.many(self._methods[side])
         if select is not None:
             backend.prefetch(select, batch.values)
         values: list[Any] = []
@@ -76,5 +77,6 @@ class ConnectedOperator(TimerOperator):
             if self._keyed:
                 self.fail_keyed(doing, error, taken, rest)
             self.fail_at(doing, error, taken, rest)
+        self.own.look(values)
         self.taken(batch, taken)
         emit_results(self, values, None if batch.timestamps is None else stamps)

@@ -133,7 +133,8 @@ class TimerOperator(KeyedOperator):
         """As `OperatorTimers.fire` does, without a call around each of the user's function."""
         values: list[Any] = []
         stamps: list[int] = []
-        backend, context, on_timer, time_limit = self.backend, self._timer_context, self._on_timer, self.limit
+        backend, context, time_limit = self.backend, self._timer_context, self.limit
+        on_timer = None if self._on_timer is None else self.own.many(self._on_timer)
         if limit:
             queue.merge_new()
         try:
@@ -149,6 +150,7 @@ class TimerOperator(KeyedOperator):
                     break
         except Exception as error:
             self.fail("on_timer()", error)
+        self.own.look(values)
         emit_results(self, values, stamps if keep_timestamp else None)
         following = queue.next_timestamp()
         return following is None or following > up_to
@@ -164,7 +166,7 @@ class KeyedProcessOperator(TimerOperator):
         self._element = KeyedElementContext(self)
 
     def process(self, batch: RecordBatch) -> None:
-        function, element, backend = self._process, self._element, self.backend
+        function, element, backend = self.own.many(self._process), self._element, self.backend
         select = self.selector(batch.values[0])
         values: list[Any] = []
         extend = values.extend
@@ -190,6 +192,7 @@ class KeyedProcessOperator(TimerOperator):
                         stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
             self.fail_keyed("process_element()", error, taken, rest)
+        self.own.look(values)
         self.taken(batch, taken)
         emit_results(self, values, stamps)
 
@@ -206,6 +209,8 @@ class KeyedMapOperator(KeyedOperator):
 
     def process(self, batch: RecordBatch) -> None:
         function, backend, select = self._function, self.backend, self.selector(batch.values[0])
+        if self._kind != "filter":
+            function = self.own.one(function) if self._kind == "map" else self.own.many(function)
         backend.prefetch(select, batch.values)
         values: list[Any] = []
         stamps: list[int] = []
@@ -226,6 +231,7 @@ class KeyedMapOperator(KeyedOperator):
                 stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
             self.fail_keyed(f"{kind}()", error, taken, rest)
+        self.own.look(values)
         self.taken(batch, taken)
         if values:
             self.output(RecordBatch(values, None if batch.timestamps is None else stamps))
@@ -257,11 +263,11 @@ class ReduceOperator(KeyedOperator):
         return reduce_loop if self._plain else None
 
     def process(self, batch: RecordBatch) -> None:
-        loop = self._loop(batch.values[0])
+        loop = None if self.own.careful else self._loop(batch.values[0])
         if loop is not None:
             self._process_with(loop, batch)
             return
-        reduce, backend, select = self._reduce, self.backend, self.selector(batch.values[0])
+        reduce, backend, select, kept = self._reduce, self.backend, self.selector(batch.values[0]), self.own.kept
         current, update = self._state.value, self._state.update
         backend.prefetch(select, batch.values)
         values: list[Any] = []
@@ -278,9 +284,10 @@ class ReduceOperator(KeyedOperator):
                     if result is None:
                         raise TypeError(RETURNED_NONE)
                 update(result)
-                append(result)
+                append(kept(result))
         except Exception as error:
             self.fail_keyed("reduce()", error, taken, rest)
+        self.own.look(values)
         self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
 
     def _process_with(self, loop: Loop, batch: RecordBatch) -> None:
@@ -292,6 +299,7 @@ class ReduceOperator(KeyedOperator):
         except Exception as error:
             self.backend.current_key = self._key_of(taken, rest)
             self.fail_keyed("reduce()", error, taken, rest)
+        self.own.look(values)
         self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
 
     def _process_one(self, key: Any, value: Any) -> Any:

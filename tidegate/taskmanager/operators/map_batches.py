@@ -95,13 +95,14 @@ class MapBatchesOperator(FunctionOperator):
 
     def _call(self, batch: RecordBatch) -> None:
         try:
-            results = list(self._map(batch.values[:]))
+            results = list(self.own.many(self._map)(batch.values[:]))
             if len(results) != len(batch):
                 raise ValueError(
                     f"it returned {len(results)} results for {len(batch)} records; it has to return one for each"
                 )
         except Exception as error:
             self.fail("map_batches()", error, *_only(batch.values))
+        self.own.look(results)
         self.output(RecordBatch(results, batch.timestamps))
         if self._watermark is not None:
             watermark, self._watermark = self._watermark, None

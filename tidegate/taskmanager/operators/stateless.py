@@ -23,12 +23,13 @@ class MapOperator(FunctionOperator):
         self._map = bind(self.function, "map")
 
     def process(self, batch: RecordBatch) -> None:
-        function = self._map
+        function = self.own.one(self._map)
         taken, rest = self.limit.take(batch.values)
         try:
             values = [function(v) for v in rest]
         except Exception as error:
             self.fail_at("map()", error, taken, rest)
+        self.own.look(values)
         self.output(RecordBatch(values, self.taken(batch, taken).timestamps))
 
 
@@ -62,7 +63,7 @@ class FlatMapOperator(FunctionOperator):
         self._flat_map = bind(self.function, "flat_map")
 
     def process(self, batch: RecordBatch) -> None:
-        function = self._flat_map
+        function = self.own.many(self._flat_map)
         values: list[Any] = []
         extend = values.extend
         stamps: list[int] | None = None
@@ -82,6 +83,7 @@ class FlatMapOperator(FunctionOperator):
                         stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
             self.fail_at("flat_map()", error, taken, rest)
+        self.own.look(values)
         self.taken(batch, taken)
         if values:
             self.output(RecordBatch(values, stamps))
@@ -97,7 +99,7 @@ class ProcessOperator(FunctionOperator):
         self._element = ElementContext(self)
 
     def process(self, batch: RecordBatch) -> None:
-        function, element = self._process, self._element
+        function, element = self.own.many(self._process), self._element
         values: list[Any] = []
         extend = values.extend
         stamps: list[int] | None = None
@@ -119,5 +121,6 @@ class ProcessOperator(FunctionOperator):
                         stamps.extend(repeat(t, len(values) - len(stamps)))
         except Exception as error:
             self.fail_at("process_element()", error, taken, rest)
+        self.own.look(values)
         self.taken(batch, taken)
         emit_results(self, values, stamps)

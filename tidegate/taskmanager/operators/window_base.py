@@ -112,9 +112,9 @@ class BaseWindowOperator(KeyedOperator):
     def evaluate(self, key: Any, window: Window, elements: list[Any]) -> None:
         """Emit the result of a window. `key` is the current one."""
         if self._call is None:
-            self.values.append(elements[0])
+            self.values.append(self.own.kept(elements[0]))
         else:
-            results = self._call(key, window, elements)
+            results = self.own.many(self._call)(key, window, elements)
             if results is not None:
                 self.values.extend(results)
         self.stamps.extend(repeat(window.max_timestamp(), len(self.values) - len(self.stamps)))
@@ -129,6 +129,7 @@ class BaseWindowOperator(KeyedOperator):
         if self.values:
             values, stamps = self.values, self.stamps
             self.values, self.stamps = [], []
+            self.own.look(values)
             emit_results(self, values, stamps)
         if self.late_values:
             values, stamps = self.late_values, self.late_stamps
