@@ -417,8 +417,8 @@ STOP_ON_REPEATED_FAILURE = ConfigOption(
     3,
     "The job fails when the same exception of a function, on the same record, has come so often without a checkpoint "
     "completed in between: another restart would only end in it again. Exceptions that tell of something outside the "
-    "program (OSError, timeouts, lost connections) do not count. 0: go on as the restart strategy says, which is also "
-    "the default when restart-strategy.type is set.",
+    "program (timeouts, lost connections, other OSErrors but those of paths that are wrong, such as FileNotFoundError) "
+    "do not count. 0: go on as the restart strategy says, which is also the default when restart-strategy.type is set.",
     minimum=0,
 )
 RESTART_STRATEGY = ConfigOption(

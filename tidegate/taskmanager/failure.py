@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -34,6 +35,24 @@ _NO_RECORD = object()
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of objects in texts: another one in each process
 _OF_THE_WORLD = re.compile(
     "Timeout|TimedOut|Connect|Network|Unavailable|Operational|Transient|Temporar|Throttl|TooMany|RateLimit|Busy|Retr"
+)
+
+
+# What a path that the program names is, or is not: the same at the next try. For a file that appears later the restart
+# strategy can be told to go on.
+_WRONG_PATHS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+_WRONG_REQUESTS = frozenset((errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.EBADF))
+_BUGS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
 )
 
 
@@ -78,14 +97,19 @@ class RestoreFailure(OperatorFailure):
 
 def may_pass(error: BaseException) -> bool:
     """Whether the exception tells of something outside the program, such as a service that does not answer, which may
-    be over at the next try; told by its class, or that of an exception that it followed from."""
+    be over at the next try; told by its class, or that of an exception that it was raised from. One that was only being
+    handled when a bug was met (`except ConnectionError: undefined_name`) does not count: the bug stays."""
     part: BaseException | None = error
     for _ in range(20):  # bounded: causes can form long chains
         if part is None:
             break
-        if isinstance(part, OSError | MemoryError) or any(_OF_THE_WORLD.search(c.__name__) for c in type(part).__mro__):
+        if isinstance(part, OSError):
+            if isinstance(error, TidegateError):
+                return True  # of the storage that a connector of ours writes to or reads from: it may be mounted again
+            return not isinstance(part, _WRONG_PATHS) and part.errno not in _WRONG_REQUESTS
+        if isinstance(part, MemoryError) or any(_OF_THE_WORLD.search(c.__name__) for c in type(part).__mro__):
             return True
-        part = part.__cause__ or part.__context__
+        part = part.__cause__ or (None if isinstance(part, _BUGS) or part.__suppress_context__ else part.__context__)
     return False
 
 

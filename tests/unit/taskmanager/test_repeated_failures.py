@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,13 @@ def test_a_job_without_spark_says_what_it_can_go_on_from(tmp_path: Path, keys: d
         (TimeoutError("x"), True),
         (ServiceTimeout("x"), True),
         (MemoryError(), True),
+        (OSError(errno.ENOSPC, "x"), True),
+        (FileNotFoundError("model.bin"), False),
+        (PermissionError("x"), False),
+        (IsADirectoryError("x"), False),
+        (NotADirectoryError("x"), False),
+        (FileExistsError("x"), False),
+        (OSError(errno.ENAMETOOLONG, "x"), False),
     ],
 )
 def test_what_may_pass(error: BaseException, passes: bool) -> None:
@@ -127,3 +135,31 @@ def test_what_may_pass(error: BaseException, passes: bool) -> None:
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = error
     assert may_pass(wrapped) is passes
+
+
+def met_while_handling(first: Exception, second: Exception) -> Exception:
+    try:
+        try:
+            raise first
+        except Exception:
+            raise second  # noqa: B904
+    except Exception as error:
+        return error
+
+
+def test_a_bug_that_is_met_while_a_lost_connection_is_handled_stays() -> None:
+    assert not may_pass(met_while_handling(ConnectionError("x"), NameError("name 'retires' is not defined")))
+    assert not may_pass(met_while_handling(TimeoutError("x"), KeyError("x")))
+    assert may_pass(met_while_handling(ConnectionError("x"), RuntimeError("the service is down")))
+    assert may_pass(met_while_handling(KeyError("x"), ConnectionError("not in the cache, so asked for")))
+
+
+def test_a_missing_file_ends_the_job_when_it_has_come_three_times() -> None:
+    def load(n: int) -> int:
+        return len(open("/nowhere/model.bin").read())
+
+    with job(load) as running:
+        assert running.run_to_end() is JobStatus.FAILED
+        assert running.ended is not None
+        assert running.ended.failed_attempts == 3
+        assert "/nowhere/model.bin" in running.failure
