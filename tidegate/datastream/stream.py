@@ -51,6 +51,7 @@ from tidegate.graph.transformations import (
     SinkTransformation,
     UnionTransformation,
 )
+from tidegate.jobmanager.running_jobs import cancelled_by_interrupt
 
 if TYPE_CHECKING:
     from tidegate.common.execution_config import ExecutionConfig
@@ -337,13 +338,13 @@ class DataStream(OperatorSettings):
         if isinstance(self._transformation, OperatorTransformation):  # so that its order is that of the results
             own = self._transformation.parallelism
             transformation.parallelism = self._transformation.created_under.parallelism if own is None else own
-        try:
-            client = self._environment._submit(job_execution_name)
-        except BaseException:
-            self._environment._remove_operator(transformation)
-            raise
-
-        iterator = CloseableIterator(iter(client.collect_results()), client.cancel)
+        with cancelled_by_interrupt():
+            try:
+                client = self._environment._submit(job_execution_name)
+            except BaseException:
+                self._environment._remove_operator(transformation)
+                raise
+            iterator = CloseableIterator(iter(client.collect_results()), client.cancel)
         if limit is None:
             return iterator
         with iterator:

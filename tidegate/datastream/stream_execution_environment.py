@@ -48,6 +48,7 @@ from tidegate.graph.operator_specs import SourceSpec
 from tidegate.graph.plan_json import execution_plan
 from tidegate.graph.stream_graph import GraphSettings, build_stream_graph
 from tidegate.graph.transformations import OperatorTransformation, SettingsAtCreation, SourceTransformation
+from tidegate.jobmanager.running_jobs import cancelled_by_interrupt
 from tidegate.jobmanager.runtime import Submission
 from tidegate.storage.location import StorageLocation
 
@@ -388,13 +389,10 @@ class StreamExecutionEnvironment(WorkerSettings):
         """Run the job to its end. Raises JobExecutionError with the operator and your own traceback when it fails.
 
         Ctrl-C cancels this job and no other one, and comes back as KeyboardInterrupt when the job has ended."""
-        client = self._submit(job_name)
-        try:
+        with cancelled_by_interrupt():  # its slots are free for what comes next
+            client = self._submit(job_name)
             with shown_progress(client.view, self._configuration):
                 return client.get_job_execution_result().result()
-        except KeyboardInterrupt:
-            client.cancel().result()  # its slots are free for what comes next; a second Ctrl-C does not wait for that
-            raise
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Start the job and return at once."""
@@ -429,7 +427,8 @@ class StreamExecutionEnvironment(WorkerSettings):
         operators = [*self._operators, *(sink for _, sink in storing)]
         built = build_job_graph(operators, self._graph_settings(), name, self._job_id())
         submission = interception.intercepted(self._submission(built.job_graph))
-        client = runtime_of(submission.configuration, submission.graph).submit(submission)
+        with cancelled_by_interrupt():  # nobody has got hold of the job yet
+            client = runtime_of(submission.configuration, submission.graph).submit(submission)
         interception.started(client)
         for cache, sink in storing:
             cache._run_started(sink, client)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import threading
 import weakref
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 _AT_EXIT_S = 5.0  # how long the end of the program waits for each job
@@ -35,12 +38,29 @@ class RunningJob(Protocol):
 
 J = TypeVar("J", bound=RunningJob)
 
-_started: weakref.WeakSet[RunningJob] = weakref.WeakSet()
+_started: weakref.WeakKeyDictionary[RunningJob, int] = weakref.WeakKeyDictionary()  # by the thread that started it
 
 
 def add_running_job(job: RunningJob) -> None:
-    """Before the job starts."""
-    _started.add(job)
+    """Before the job starts, on the thread that starts it."""
+    _started[job] = threading.get_ident()
+
+
+@contextlib.contextmanager
+def cancelled_by_interrupt() -> Iterator[None]:
+    """Ctrl-C in the block ends the jobs that this thread has started in it, also when nobody has got hold of them yet;
+    it goes on as KeyboardInterrupt when they have ended. A second one does not wait for that."""
+    before, here = set(_started), threading.get_ident()
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = [job for job, thread in list(_started.items()) if thread == here and job not in before]
+        for job in begun:
+            job.cancel()
+        for job in begun:
+            while job.running:
+                job.join(1.0)
+        raise
 
 
 def running_jobs_of(kind: type[J]) -> list[J]:

@@ -14,6 +14,8 @@ import pytest
 from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
 from py4j.java_gateway import GatewayConnection  # type: ignore[import-untyped]
 
+from tidegate.datastream import StreamExecutionEnvironment, stream_execution_environment
+from tidegate.jobmanager.running_jobs import add_running_job, cancelled_by_interrupt
 from tidegate.spark import interrupts
 from tidegate.spark.interrupts import spare_background_jobs
 
@@ -162,3 +164,71 @@ def test_only_an_action_of_spark_that_is_waited_for_is_cancelled(
     with pytest.raises(KeyboardInterrupt):
         exec("signal.raise_signal(signal.SIGINT)", place)
     assert spark.cancelled == cancelled
+
+
+class JobOnAThread:
+    """A running job as runtimes have them."""
+
+    label, spark_groups = "job", ()
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._cancelled.wait, args=(60,), daemon=True)
+        add_running_job(self)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    program_ends = cancel
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+
+class InterruptedRuntime:
+    """Ctrl-C comes when the job has started, and before anybody has got hold of it."""
+
+    def __init__(self) -> None:
+        self.jobs: list[JobOnAThread] = []
+
+    def submit(self, submission: Any) -> Any:
+        self.jobs.append(JobOnAThread())
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", ["execute", "execute_async", "execute_and_collect"])
+def test_ctrl_c_right_after_the_start_of_a_job_ends_it_and_no_other_one(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, other = InterruptedRuntime(), JobOnAThread()
+    monkeypatch.setattr(stream_execution_environment, "runtime_of", lambda *_: runtime)
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection([1])
+    if call != "execute_and_collect":
+        stream.print()
+    with pytest.raises(KeyboardInterrupt):
+        getattr(stream if call == "execute_and_collect" else env, call)()
+    assert [job.running for job in runtime.jobs] == [False]
+    assert other.running
+    other.cancel()
+
+
+def test_jobs_of_other_threads_live_on() -> None:
+    started: list[JobOnAThread] = []
+
+    def interrupted() -> None:
+        with cancelled_by_interrupt():
+            thread = threading.Thread(target=lambda: started.append(JobOnAThread()))
+            thread.start()
+            thread.join()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert started[0].running
+    started[0].cancel()

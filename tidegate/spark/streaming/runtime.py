@@ -82,6 +82,7 @@ class StreamingRuntime(Runtime):
         check_picklable(graph)
         logs = LogSettings.from_configuration(configuration)
         logs.apply_to_driver()
+        manager: JobManager | None = None
         job = prepare_job(graph, configuration, files, submission.instrument, leadership)
         try:
             session = obtain_session(
@@ -103,6 +104,7 @@ class StreamingRuntime(Runtime):
             )
             manager.start()
         except BaseException:
-            job.discard()
+            if manager is None or not manager.running:  # Ctrl-C may come when it has begun
+                job.discard()
             raise
         return manager.client
