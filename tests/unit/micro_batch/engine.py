@@ -28,7 +28,7 @@ from tidegate.spark.micro_batch.report import BatchReport
 from tidegate.spark.micro_batch.savepoint_storage import SavepointStorage
 from tidegate.spark.micro_batch.savepoints import complete_savepoint
 from tidegate.spark.micro_batch.task import MicroBatchTask
-from tidegate.spark.start_points import initial_point
+from tidegate.spark.start_points import initial_point, start_options
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.in_process_job import graph_of
 
@@ -106,7 +106,8 @@ class Engine:
         if point is not None:
             graph = adopt_max_parallelism(graph, point.metadata)
         limits = Limits(max_records=max_records, buckets=buckets, max_bytes=max_bytes)
-        plan = plan_job(graph, runtime_settings(configuration, None), limits, point)
+        reached = start_options(configuration)
+        plan = plan_job(graph, runtime_settings(configuration, None), limits, point, reached=reached)
         plan = dataclasses.replace(plan, savepoints=SavepointStorage.from_configuration(configuration))
         self._set_plan(plan, kills, seed)
 

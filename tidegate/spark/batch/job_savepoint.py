@@ -11,13 +11,14 @@ from tidegate.common.ids import AttemptNumber, SubtaskIndex, VertexId
 from tidegate.fault_tolerance.barriers.pending_checkpoint import PendingCheckpoint
 from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind, CheckpointRequest
 from tidegate.graph.job_graph import JobGraph
+from tidegate.jobmanager.starting_points import storage_options
 from tidegate.spark.batch.plan import SavepointPlan
 from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.task import SAVEPOINT_ID
 from tidegate.state.savepoint.format import write_savepoint_metadata
 from tidegate.storage.files import Files, check_writable, open_files
 from tidegate.storage.handles import CheckpointMetadata, FileRange, TaskSnapshot
-from tidegate.storage.location import StorageLocation
+from tidegate.storage.location import beside
 
 
 def planned_savepoint(configuration: Configuration, now_ms: float) -> SavepointPlan | None:
@@ -26,7 +27,7 @@ def planned_savepoint(configuration: Configuration, now_ms: float) -> SavepointP
     if not path:
         return None
     permissions = options.read(configuration, options.STORAGE_PERMISSIONS)
-    location = StorageLocation.parse(path).with_permissions(permissions)
+    location = beside(path, storage_options(configuration)).with_permissions(permissions)
     files = open_files(location)
     try:
         occupied = files.names("")
@@ -38,7 +39,7 @@ def planned_savepoint(configuration: Configuration, now_ms: float) -> SavepointP
             f"{options.BATCH_SAVEPOINT_PATH.key}: {files.describe('')} is not empty; name a folder that does not exist "
             "yet, the savepoint is written right into it"
         )
-    return SavepointPlan(str(location), int(now_ms), permissions)
+    return SavepointPlan(str(location), int(now_ms), permissions, dict(location.options))
 
 
 def complete_savepoint(plan: SavepointPlan, graph: JobGraph, report: JobReport) -> str:

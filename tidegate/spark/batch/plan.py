@@ -9,7 +9,7 @@ exactly those attempts are in it whose output counts.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError, JobGraphError
@@ -21,7 +21,7 @@ from tidegate.spark.batch.blocks import MAX_CONSUMERS, NO_GROUP
 from tidegate.spark.batch.combining import combinable
 from tidegate.spark.batch.order import OrderLayout, Phase
 from tidegate.spark.start_points import StartState
-from tidegate.storage.location import StorageLocation
+from tidegate.storage.location import StorageLocation, beside
 from tidegate.taskmanager.deployment import RuntimeSettings
 
 REPORT_NAME = "the report"
@@ -60,10 +60,11 @@ class SavepointPlan:
     target: str  # URI of the folder
     timestamp: int  # ms since the epoch
     permissions: str  # who may read it, see storage.files
+    options: dict[str, str] = field(default_factory=dict, repr=False)  # to reach it, with keys
 
     @property
     def location(self) -> StorageLocation:
-        return StorageLocation.parse(self.target).with_permissions(self.permissions)
+        return beside(self.target, self.options).with_permissions(self.permissions)
 
 
 @dataclass(frozen=True)

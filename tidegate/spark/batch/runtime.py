@@ -24,7 +24,7 @@ from tidegate.spark.batch.job_savepoint import planned_savepoint
 from tidegate.spark.batch.source_blocks import gives_blocks
 from tidegate.spark.interrupts import spare_background_jobs
 from tidegate.spark.session import arrives_here, obtain_session, workers_write_to_the_terminal
-from tidegate.spark.start_points import StartState, initial_point, start_state
+from tidegate.spark.start_points import StartState, initial_point, start_options, start_state
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.taskmanager.clock import SystemClock
@@ -67,7 +67,7 @@ class BatchRuntime(Runtime):
 
 def _start_of(graph: JobGraph, point: RestorePoint, configuration: Configuration) -> StartState:
     allow = JobSettings.from_configuration(graph.name, configuration).allow_non_restored_state
-    start = start_state(graph, point, allow)
+    start = start_state(graph, point, allow, start_options(configuration))
     known = {operator.operator_id for task in start.tasks.values() for operator in task.operators}
     for vertex in graph.vertices:
         head = vertex.operators[0]

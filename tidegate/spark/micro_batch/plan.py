@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -84,10 +85,11 @@ def plan_job(
     limits: Limits,
     point: RestorePoint | None = None,
     allow_non_restored: bool = False,
+    reached: Mapping[str, str] | None = None,
 ) -> MicroBatchPlan:
-    """SnapshotError when `point` does not fit the graph."""
+    """SnapshotError when `point` does not fit the graph. `reached`: `start_options`."""
     places = pick_places(((int(v), int(i)) for v, i in graph.all_tasks()), width(graph))
-    start = None if point is None else start_state(graph, point, allow_non_restored)
+    start = None if point is None else start_state(graph, point, allow_non_restored, reached)
     return MicroBatchPlan(graph, settings, limits, places, start)
 
 

@@ -31,7 +31,7 @@ from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, fingerprint,
 from tidegate.spark.micro_batch.query import check_spark
 from tidegate.spark.micro_batch.savepoint_storage import SavepointStorage
 from tidegate.spark.session import arrives_here, obtain_session, workers_write_to_the_terminal
-from tidegate.spark.start_points import initial_point
+from tidegate.spark.start_points import initial_point, start_options
 from tidegate.spark.worker_files import code_for, distribute
 from tidegate.spark.worker_logs import WorkerLogs
 from tidegate.storage.location import StorageLocation
@@ -71,7 +71,8 @@ class MicroBatchRuntime(Runtime):
                 point = None
             allow = JobSettings.from_configuration(graph.name, configuration).allow_non_restored_state
             savepoints = SavepointStorage.from_configuration(configuration)
-            plan = dataclasses.replace(plan_job(graph, settings, limits, point, allow), savepoints=savepoints)
+            plan = plan_job(graph, settings, limits, point, allow, start_options(configuration))
+            plan = dataclasses.replace(plan, savepoints=savepoints)
             return _run(submission, plan, location, temporary, point).client
         except BaseException:
             location.close()
