@@ -2,8 +2,9 @@
 
 All of it is made of the published view: the metrics that `/metrics` shows, under the same names, a span for each
 checkpoint with a child for each subtask, and a span for each recovery. A thread of its own looks at the view once a
-second, since only the latest checkpoints are in it, and pushes every `tidegate.otel.interval`. A collector that does
-not answer is a warning; what it did not take of the metrics is in the next push, spans are kept up to a bound.
+second, since only the latest checkpoints are in it; another one pushes every `tidegate.otel.interval`, however long the
+collector takes. A collector that does not answer is a warning; what it did not take of the metrics is in the next push,
+spans wait up to a bound. What is dropped then, or has gone from the view before it was looked at, is counted and told.
 """
 
 from __future__ import annotations
@@ -72,6 +73,46 @@ class OtelSettings:
         )
 
 
+class SpanQueue:
+    """Spans on their way to the collector, the oldest first. Thread-safe."""
+
+    def __init__(self, view: JobView, limit: int = _MAX_SPANS) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._traces = Traces(view)
+        self._waiting: deque[ReadableSpan] = deque()  # at most `limit`
+        self._dropped = 0
+
+    def look(self, view: JobView) -> None:
+        """Makes spans of what has ended since the last look."""
+        with self._lock:
+            self._waiting.extend(self._traces.new_in(view))
+            while len(self._waiting) > self._limit:
+                self._waiting.popleft()
+                self._dropped += 1
+
+    def take(self) -> list[ReadableSpan]:
+        with self._lock:
+            taken = list(self._waiting)
+            self._waiting.clear()
+            return taken
+
+    def give_back(self, taken: list[ReadableSpan]) -> None:
+        """They did not reach the collector."""
+        with self._lock:
+            room = max(0, self._limit - len(self._waiting))
+            kept = taken[len(taken) - room :] if room < len(taken) else taken
+            self._dropped += len(taken) - len(kept)
+            self._waiting.extendleft(reversed(kept))
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """So far: spans that there was no room for, and checkpoints that were gone from the view before the next
+        look."""
+        with self._lock:
+            return self._dropped, self._traces.missed
+
+
 class OtelPush:
     """`start` when the job begins; `close` when it has ended pushes once more and waits a few seconds at most."""
 
@@ -80,6 +121,7 @@ class OtelPush:
         self._view = view
         self._over = threading.Event()
         self._failing = False  # and it was said
+        self._told_lost = (0, 0)
         self._thread = threading.Thread(target=self._run, name="tidegate-otel", daemon=True)
 
     def start(self) -> None:
@@ -95,6 +137,10 @@ class OtelPush:
         except Exception as error:  # nothing here may disturb the job
             log.warning("job %s: nothing more is pushed to OpenTelemetry: %s", self._view().name, error)
 
+    def _look_until_the_end(self, queue: SpanQueue) -> None:
+        while not self._over.wait(min(_LOOK_S, self._settings.interval_s)):
+            queue.look(self._view())
+
     def _push_until_the_end(self) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -104,23 +150,20 @@ class OtelPush:
         endpoint, headers = self._settings.endpoint, dict(self._settings.headers)
         metrics = OTLPMetricExporter(f"{endpoint}/v1/metrics", headers=headers, timeout=_TIMEOUT_S)
         spans = OTLPSpanExporter(f"{endpoint}/v1/traces", headers=headers, timeout=_TIMEOUT_S)
-        traces = Traces(self._view())
-        waiting: deque[ReadableSpan] = deque(maxlen=_MAX_SPANS)
-        due = time.monotonic() + self._settings.interval_s
+        queue = SpanQueue(self._view())
+        threading.Thread(target=self._look_until_the_end, args=(queue,), name="tidegate-otel-look", daemon=True).start()
         over = False
         while not over:
-            over = self._over.wait(min(_LOOK_S, self._settings.interval_s))
+            over = self._over.wait(self._settings.interval_s)
             view = self._view()
-            waiting.extend(traces.new_in(view))
-            if not over and time.monotonic() < due:
-                continue
-            due = time.monotonic() + self._settings.interval_s
+            queue.look(view)
             taken = metrics.export(metrics_of(view, time.time() * 1000)).name == "SUCCESS"
-            if taken and waiting:
-                taken = spans.export(list(waiting)).name == "SUCCESS"
-                if taken:
-                    waiting.clear()
+            waiting = queue.take() if taken else []
+            if waiting and spans.export(waiting).name != "SUCCESS":
+                taken = False
+                queue.give_back(waiting)
             self._tell(taken)
+            self._tell_lost(queue.lost, taken or over)
 
     def _tell(self, taken: bool) -> None:
         if taken == self._failing:
@@ -130,6 +173,20 @@ class OtelPush:
             else:
                 log.warning("job %s: the OpenTelemetry collector at %s does not take what is pushed", name, endpoint)
             self._failing = not taken
+
+    def _tell_lost(self, lost: tuple[int, int], answers: bool) -> None:
+        """When it begins, and then how many it became when the collector answers again or the job is over."""
+        if lost == self._told_lost or not (answers or self._told_lost == (0, 0)):
+            return
+        self._told_lost = lost
+        log.warning(
+            "job %s: OpenTelemetry lacks %d spans so far that had to be dropped, since the collector at %s did not "
+            "take them in time, and %d checkpoints that came too fast to be seen",
+            self._view().name,
+            lost[0],
+            self._settings.endpoint,
+            lost[1],
+        )
 
 
 def _resource(view: JobView) -> Resource:
@@ -235,14 +292,18 @@ class Traces:
         provider.add_span_processor(_keeping(self._ended))
         self._tracer = provider.get_tracer("tidegate", tidegate.__version__)
         self._checkpoints: set[int] = set()  # that were told, of those in the view
+        self._told = 0  # checkpoints
+        self.missed = 0  # checkpoints that have ended, and were not in the view any more
         self._recovered = -1  # the latest attempt whose recovery was told
 
     def new_in(self, view: JobView) -> list[ReadableSpan]:
         ended = {c.checkpoint_id: c for c in view.checkpoints.history if c.ended_ms is not None}
         for number, checkpoint in ended.items():
             if number not in self._checkpoints:
+                self._told += 1
                 self._tell_checkpoint(view, checkpoint)
         self._checkpoints = set(ended)
+        self.missed = max(self.missed, view.checkpoints.completed + view.checkpoints.failed - self._told)
         for recovery in view.recoveries:
             if recovery.running_ms is not None and recovery.attempt > self._recovered:
                 self._recovered = recovery.attempt

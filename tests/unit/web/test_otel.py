@@ -24,7 +24,7 @@ from tidegate.common.metric_values import CounterValue, GaugeValue, HistogramVal
 from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.catch_up import RecoveryView
 from tidegate.jobmanager.job_view import JobView
-from tidegate.web.otel import OtelPush, OtelSettings
+from tidegate.web.otel import OtelPush, OtelSettings, SpanQueue
 from tidegate.web.prometheus import text
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="pip install 'tidegate[otel]'")
@@ -40,11 +40,17 @@ class Receiver:
         self.traces: list[Any] = []
         self.headers: list[dict[str, str]] = []
         self.status = 200
+        self.hold = threading.Event()
+        self.hold.set()
+        self.held = False  # somebody waits for an answer, or has waited
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if not receiver.hold.is_set():
+                    receiver.held = True
+                    receiver.hold.wait(4)
                 receiver.headers.append({name.lower(): value for name, value in self.headers.items()})
                 if receiver.status == 200:
                     metrics = self.path == "/v1/metrics"
@@ -229,6 +235,52 @@ def test_a_collector_that_fails_is_told_once_and_gets_the_spans_later(
     assert "answers again" in caplog.text
     ended = [c for c in view.checkpoints.history if c.ended_ms is not None]
     assert len([s for s in receiver.spans() if s.name == "Checkpoint"]) == len(ended)
+
+
+def test_checkpoints_are_seen_while_a_push_takes_long(receiver: Receiver) -> None:
+    """The history of the view has room for one, which is another one at each look."""
+    view = sample_view()
+    newest = view.checkpoints.history[-2]
+    looks: list[int] = []
+
+    def shown() -> JobView:
+        number = 100 + len(looks)
+        looks.append(number)
+        history = (msgspec.structs.replace(newest, checkpoint_id=number),)
+        return msgspec.structs.replace(view, checkpoints=msgspec.structs.replace(view.checkpoints, history=history))
+
+    receiver.hold.clear()
+    pushing = OtelPush(OtelSettings(receiver.url, {}, 0.02), shown)
+    pushing.start()
+    _until(lambda: receiver.held)
+    seen = len(looks)
+    _until(lambda: len(looks) >= seen + 20)
+    receiver.hold.set()
+    _until(lambda: len([s for s in receiver.spans() if s.name == "Checkpoint"]) >= seen + 10)
+    pushing.close()
+
+
+def test_what_is_lost_is_counted_and_told(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    view = sample_view()
+    ended = [c for c in view.checkpoints.history if c.ended_ms is not None]
+    more = msgspec.structs.replace(view.checkpoints, completed=len(ended) + 7, failed=0)
+    view = msgspec.structs.replace(view, checkpoints=more, recoveries=())
+    queue = SpanQueue(view, limit=3)
+    queue.look(view)
+    taken = queue.take()
+    assert len(taken) == 3
+    dropped, missed = queue.lost
+    assert (dropped > 0, missed) == (True, 7)
+    queue.look(view)
+    queue.give_back(taken)
+    assert queue.lost == (dropped, 7)
+    assert queue.take() == taken
+    queue.give_back([*taken, *taken[:2]])
+    assert queue.lost == (dropped + 2, 7)
+    assert queue.take() == [taken[2], *taken[:2]]  # the oldest are dropped
+    push(receiver, view)
+    assert "lacks 0 spans" in caplog.text
+    assert "7 checkpoints that came too fast" in caplog.text
 
 
 def test_settings_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
