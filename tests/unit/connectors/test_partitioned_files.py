@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tidegate.datastream.formats.orc import OrcBulkWriters
 from tidegate.datastream.formats.parquet import ParquetBulkWriters
 from tidegate.testing.in_process_job import InProcessJob
 
+EAST = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
 SALES = Types.ROW_NAMED(["day", "shop", "amount"], [Types.STRING(), Types.STRING(), Types.LONG()])
 ROWS = [
     Row(day="2026-11-16", shop="a/b: c=d", amount=1),
@@ -73,6 +75,16 @@ def test_orc_files_too(tmp_path: Path) -> None:
         (datetime.datetime(2026, 1, 2, 3, 4, 5), "2026-01-02 03%3A04%3A05"),
         (datetime.datetime(2026, 1, 2, 3, 4, 5, 120_000), "2026-01-02 03%3A04%3A05.12"),
         ("a\tb", "a%09b"),
+        (datetime.datetime(2026, 1, 2, 0, 30, tzinfo=EAST), "2026-01-01 19%3A00%3A00"),
+        (datetime.datetime(33, 1, 2), "0033-01-02 00%3A00%3A00"),
+        (1e10, "1.0E10"),
+        (-0.1, "-0.1"),
+        (1e-05, "1.0E-5"),
+        (12345678.9, "1.23456789E7"),
+        (float("nan"), "NaN"),
+        (float("-inf"), "-Infinity"),
+        (Decimal("1E+2"), "100"),
+        (Decimal("1.50"), "1.50"),
     ],
 )
 def test_values_are_written_as_spark_writes_them(value: Any, text: str) -> None:

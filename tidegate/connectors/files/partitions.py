@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, BinaryIO
@@ -24,17 +25,36 @@ def escaped(text: str) -> str:
 
 
 def partition_text(value: Any) -> str:
-    """The value of a partition column as Spark prints it."""
+    """The value of a partition column as Spark prints it: a time that knows its zone in UTC, as a session of Spark does
+    whose spark.sql.session.timeZone is UTC; one that knows none as it is."""
     if value is None or value == "":
         return _NONE
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime.datetime):
-        shown = value.strftime("%Y-%m-%d %H:%M:%S")
-        return escaped(f"{shown}.{value.microsecond:06d}".rstrip("0") if value.microsecond else shown)
-    if isinstance(value, (str, int, float, Decimal, datetime.date)):
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        shown = value.isoformat(sep=" ")  # with microseconds, if it has any
+        return escaped(shown.rstrip("0") if value.microsecond else shown)
+    if isinstance(value, float):
+        return _double_text(value)
+    if isinstance(value, Decimal):
+        return format(value, "f") if value.is_finite() else _NONE
+    if isinstance(value, (str, int, datetime.date)):
         return escaped(str(value))
     raise TypeError(f"a {type(value).__name__} cannot be the name of a folder: {shorten(value)}")
+
+
+def _double_text(value: float) -> str:
+    """As Java prints a double: 0.1, 1.0E10, 1.5E-5, NaN."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return format(Decimal(repr(value)), "f")  # repr has the fewest digits that tell it from others, as Java's
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    power = int(exponent) + len(digits) - 1
+    fraction = "".join(map(str, digits[1:])).rstrip("0") or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{power}"
 
 
 class PartitionBucketAssigner(BucketAssigner):
