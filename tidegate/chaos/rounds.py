@@ -271,8 +271,8 @@ def _why(code: int, result: SegmentResult | None, output: str, starts: int) -> s
         reason = f"the job has finished, but the program ended with exit code {code}"
         if starts > 1:
             reason += (
-                f" (start {starts} of this round: what an earlier start has got from execute_and_collect() a later "
-                "one does not get again, as after a real failure of the driver)"
+                f" (start {starts} of this round: execute_and_collect() gives what came since the checkpoint from "
+                "which that one has gone on, as after a real failure of the driver)"
             )
     elif result is not None and result.failures:
         reason = f"the job ended as {result.status}: {result.failures[-1].summary}"
