@@ -20,14 +20,15 @@ from tidegate.chaos.differences import (
 )
 from tidegate.chaos.recording import Recorded
 from tidegate.common import options
+from tidegate.common.configuration import Configuration
 from tidegate.common.errors import OrderNotComparedWarning
 from tidegate.common.job_status import JobStatus
 from tidegate.contracts.collect_sink import CollectSink
 from tidegate.datastream.stream import DataStream
-from tidegate.protocol.instructions import DeleteState
-from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
+from tidegate.storage.location import StorageLocation
 from tidegate.testing.clock import EPOCH
-from tidegate.testing.faults import Fault, FreezeWorker
+from tidegate.testing.drivers import Drivers, KeptJob, newest_checkpoint
+from tidegate.testing.faults import DriverFault, Fault, FreezeWorker
 from tidegate.testing.in_process_job import InProcessJob
 
 _PAUSES = 8  # of the workers in the run that tells which records have an order
@@ -47,14 +48,13 @@ def assert_same_under_faults(
 
     Raises AssertionError that says what was lost, doubled, out of order or different, or which of the faults have not
     happened."""
-    expected = _run(build, ())
-    found = _run(build, faults)
+    expected = _run(build, (), order_by)
+    found = _run(build, faults, order_by)
     if found.left:
         raise AssertionError(
             f"of the plan {found.left} has not happened, so this shows nothing: the job has ended before, or has no "
             "operator of that name, or nothing that the fault could strike"
         )
-    wanted = _recorded(expected.results, order_by)
     ordered = order_by != "none" and _keeps_order(build, expected, order_by)
     if not ordered and order_by != "none":
         warnings.warn(
@@ -63,7 +63,7 @@ def assert_same_under_faults(
             OrderNotComparedWarning,
             stacklevel=2,
         )
-    verdict = compare_records("results", "exactly once", wanted, _recorded(found.results, order_by), ordered)
+    verdict = compare_records("results", "exactly once", expected.records, found.records, ordered)
     states = differing_states(expected.states, found.states) if state else []
     unreadable = unreadable_states(expected.states, found.states) if state else []
     if unreadable:
@@ -88,7 +88,8 @@ def assert_same_under_faults(
 
 @dataclass(frozen=True)
 class _Outcome:
-    results: list[Any]
+    results: list[Any]  # that reached the program: of a job with one driver
+    records: list[Recorded]
     states: States
     left: list[Fault]  # that have not happened
     lasted_ms: float
@@ -96,42 +97,52 @@ class _Outcome:
     heartbeat_timeout_ms: float
 
 
-class _KeptJob(InProcessJob):
-    """Its checkpoints stay until somebody has looked at them."""
-
-    def delete_state(self, instruction: DeleteState) -> None:
-        """The folder goes as a whole."""
-
-
-def _run(build: Callable[[], DataStream], faults: Sequence[Fault]) -> _Outcome:
-    stream = build()
-    stream.sink_to(CollectSink())
-    env = stream.get_execution_environment()
-    configuration = env._configuration
+def _run(build: Callable[[], DataStream], faults: Sequence[Fault], order_by: str) -> _Outcome:
     with tempfile.TemporaryDirectory(prefix="tidegate-faults-") as folder:
-        if not options.read(configuration, options.CHECKPOINT_DIR) and not options.read(
-            configuration, options.CHECKPOINT_STORAGE
-        ):
-            configuration.set(options.CHECKPOINT_STORAGE, "jobmanager")
-        configuration.set(options.CHECKPOINT_DIR, folder)
-        with _KeptJob(env, faults) as job:
-            status = job.run_to_end()
-            if status is not JobStatus.FINISHED:
-                raise AssertionError(f"the job ended as {status.name}: {job.failure}") from job.error
-            return _Outcome(
-                results=job.results,
-                states=_last_states(Path(folder)),
-                left=job.faults.left,
-                lasted_ms=job.clock.now - EPOCH,
-                slots=job.graph.num_slots,
-                heartbeat_timeout_ms=job.prepared.settings.heartbeat_timeout_ms,
-            )
+        if any(isinstance(fault, DriverFault) for fault in faults):
+            return _run_drivers(build, faults, Path(folder), order_by)
+        stream = build()
+        stream.sink_to(CollectSink())
+        env = stream.get_execution_environment()
+        _keep_checkpoints(env._configuration, folder, "jobmanager")
+        with KeptJob(env, faults) as job:
+            job.run_to_end()
+        return _outcome(job, job.results, _recorded(job.results, order_by), newest_checkpoint(Path(folder)))
 
 
-def _last_states(folder: Path) -> States:
-    """Of the newest complete checkpoint, which holds the end of the input; {} when the job takes none."""
-    found = [(checkpoint_of_directory(file.parent.name) or 0, str(file.parent)) for file in folder.rglob(METADATA_NAME)]
-    return keyed_states(max(found)[1]) if found else {}
+def _run_drivers(build: Callable[[], DataStream], faults: Sequence[Fault], folder: Path, order_by: str) -> _Outcome:
+    """What reaches a program is gone with its driver: so records are those of a sink, which outlives it."""
+    drivers = Drivers(build, list(faults), folder, order_by)
+    checkpoints = str(folder / "checkpoints")
+    records = drivers.run(lambda env: _keep_checkpoints(env._configuration, checkpoints, "filesystem"))
+    root = StorageLocation.parse(drivers.last.prepared.storage.root)
+    newest = newest_checkpoint(Path(root.local_path)) or drivers.started_from
+    return _outcome(drivers.last, [], records, newest)
+
+
+def _keep_checkpoints(configuration: Configuration, folder: str, storage: str) -> None:
+    kept = options.read(configuration, options.CHECKPOINT_DIR) or options.read(
+        configuration, options.CHECKPOINT_STORAGE
+    )
+    if not kept or storage == "filesystem":
+        configuration.set(options.CHECKPOINT_STORAGE, storage)
+    configuration.set(options.CHECKPOINT_DIR, folder)
+
+
+def _outcome(job: InProcessJob, results: list[Any], records: list[Recorded], newest: str | None) -> _Outcome:
+    """`newest`: the newest complete checkpoint, which holds the end of the input; None: the job takes none."""
+    status = None if job.ended is None else job.ended.status
+    if status is not JobStatus.FINISHED:
+        raise AssertionError(f"the job ended as {status and status.name}: {job.failure}") from job.error
+    return _Outcome(
+        results=results,
+        records=records,
+        states={} if newest is None else keyed_states(newest),
+        left=job.faults.left,
+        lasted_ms=job.clock.now - EPOCH,
+        slots=job.graph.num_slots,
+        heartbeat_timeout_ms=job.prepared.settings.heartbeat_timeout_ms,
+    )
 
 
 def _recorded(results: Sequence[Any], order_by: str) -> list[Recorded]:
@@ -145,5 +156,5 @@ def _keeps_order(build: Callable[[], DataStream], expected: _Outcome, order_by: 
     apart = expected.lasted_ms / _PAUSES
     pause_ms = min(apart / 2, expected.heartbeat_timeout_ms / 4)
     pauses = [FreezeWorker(i * apart, for_ms=pause_ms, slot=i % expected.slots) for i in range(_PAUSES)]
-    paused = _run(build, pauses)
-    return orders(_recorded(paused.results, order_by)) == orders(_recorded(expected.results, order_by))
+    paused = _run(build, pauses, order_by)
+    return orders(paused.records) == orders(expected.records)

@@ -11,21 +11,33 @@ from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.operators.source import SourceOperator
 from tidegate.testing.bad_times import BadTimes
 from tidegate.testing.clock import EPOCH, ManualClock
-from tidegate.testing.faults import CommitsFail, CutConnections, FailAt, Fault, PlannedFailure, StorageFails, Strike
+from tidegate.testing.faults import (
+    CommitsFail,
+    CutConnections,
+    DriverFault,
+    FailAt,
+    Fault,
+    PlannedFailure,
+    Rescale,
+    StorageFails,
+    Strike,
+)
 
 _KINDS = get_args(Fault)
 
 
 class FaultPlan:
-    """`left` has the faults that have not happened so far, in the order in which they were given."""
+    """`left` has the faults that have not happened so far, in the order in which they were given. Its clock is that of
+    the job; drivers that follow each other share plan and clock."""
 
     def __init__(self, faults: Sequence[Fault], clock: ManualClock) -> None:
         for fault in faults:
             if not isinstance(fault, _KINDS):
                 raise TypeError(f"a fault is one of {', '.join(kind.__name__ for kind in _KINDS)}, got {fault!r}")
         self.left = list(faults)
-        self._clock = clock
+        self.clock = clock
         self._strikes = [f for f in faults if isinstance(f, Strike)]
+        self._of_drivers = [f for f in faults if isinstance(f, DriverFault)]
         self._newest_checkpoint = 0
         self._failures = [f for f in faults if isinstance(f, FailAt)]
         self._seen: Counter[str] = Counter()  # records by operator id
@@ -34,11 +46,13 @@ class FaultPlan:
         )
 
     def check(self, slots: int) -> None:
-        """Raises ValueError when a fault is meant for a slot that a job with so many slots does not have."""
+        """Raises ValueError when a fault is meant for a slot that a job with so many slots does not have, and does not
+        get by a `Rescale`."""
+        most = max([slots, *(fault.parallelism for fault in self._of_drivers if isinstance(fault, Rescale))])
         for strike in self._strikes:
-            if not 0 <= strike.slot < slots:
-                raise ValueError(f"{strike}: the job has no slot {strike.slot}, its {slots} slots begin with 0")
-            if isinstance(strike, CutConnections) and slots == 1:
+            if not 0 <= strike.slot < most:
+                raise ValueError(f"{strike}: the job has no slot {strike.slot}, its {most} slots begin with 0")
+            if isinstance(strike, CutConnections) and most == 1:
                 raise ValueError(f"{strike}: the only worker of the job has no connections, raise the parallelism")
 
     def _happened(self, fault: Fault) -> None:
@@ -47,26 +61,34 @@ class FaultPlan:
     # ------------------------------------------------------------ at a moment
     def next_deadline(self) -> float | None:
         """On the job's clock, in the time to come."""
-        moments = [EPOCH + strike.after_ms for strike in self._strikes if strike.after_ms is not None]
-        return min((moment for moment in moments if moment > self._clock.now), default=None)
+        moments = [EPOCH + one.after_ms for one in (*self._strikes, *self._of_drivers) if one.after_ms is not None]
+        return min((moment for moment in moments if moment > self.clock.now), default=None)
 
     def checkpoint_triggered(self, checkpoint_id: int) -> None:
         self._newest_checkpoint = max(checkpoint_id, self._newest_checkpoint)
         self.bad_times.checkpoint_triggered(checkpoint_id)
 
-    def take_strike(self) -> Strike | None:
-        """What befalls a worker now, once each; None: nothing more for now."""
+    def take_strike(self, slots: int) -> Strike | None:
+        """What befalls one of so many workers now, once each; None: nothing more for now."""
         for strike in self._strikes:
-            if self._is_due(strike):
+            if self._is_due(strike) and strike.slot < slots:
                 self._strikes.remove(strike)
                 self._happened(strike)
                 return strike
         return None
 
-    def _is_due(self, strike: Strike) -> bool:
+    def driver_fault(self) -> DriverFault | None:
+        """What the driver has to meet now; it stays until `driver_struck`."""
+        return next((fault for fault in self._of_drivers if self._is_due(fault)), None)
+
+    def driver_struck(self, fault: DriverFault) -> None:
+        self._of_drivers.remove(fault)
+        self._happened(fault)
+
+    def _is_due(self, strike: Strike | DriverFault) -> bool:
         if strike.checkpoint is not None:
             return strike.checkpoint <= self._newest_checkpoint
-        return strike.after_ms is not None and EPOCH + strike.after_ms <= self._clock.now
+        return strike.after_ms is not None and EPOCH + strike.after_ms <= self.clock.now
 
     # ------------------------------------------------------------ in an operator
     def watch(self, operator: Operator) -> None:

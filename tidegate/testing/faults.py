@@ -1,4 +1,5 @@
-"""Faults of an in-process job: an operator fails, a worker dies, freezes or is cut off, storage or commits go wrong.
+"""Faults of an in-process job: an operator fails, a worker dies, freezes or is cut off, storage or commits go wrong,
+the driver dies, the job is rescaled.
 
 Each happens once. Those that name a moment have either `after_ms`, when the job has run for so long on its own clock,
 or `checkpoint`, when the checkpoint with this number (the first one of a new job is 1) is triggered."""
@@ -94,6 +95,28 @@ class CommitsFail(_ForAWhile):
     operator: str | None = field(default=None, kw_only=True)
 
 
-Fault = FailAt | KillWorker | FreezeWorker | CutConnections | StorageFails | CommitsFail
+@dataclass(frozen=True)
+class KillDriver(_AtMoment):
+    """The driver is killed, and its workers are gone with it. Another one is started with the same program, as under
+    high availability, and goes on from the newest complete checkpoint. For `assert_same_under_faults` alone."""
+
+
+@dataclass(frozen=True)
+class Rescale(_AtMoment):
+    """The job is stopped with a savepoint, and started from it with another parallelism: what has the highest gets
+    `parallelism`. When the job cannot be stopped at that moment, as soon as it can. For `assert_same_under_faults`
+    alone."""
+
+    parallelism: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parallelism < 1:
+            raise ValueError(f"Rescale: parallelism has to be 1 or more, it is {self.parallelism}")
+
+
+Fault = FailAt | KillWorker | FreezeWorker | CutConnections | StorageFails | CommitsFail | KillDriver | Rescale
+DriverFault = KillDriver | Rescale
+"""What ends a driver; another one goes on."""
 Strike = KillWorker | FreezeWorker | CutConnections
 """What befalls a worker at a moment."""

@@ -72,7 +72,7 @@ from tidegate.storage.leases.keeper import DirectoryTakenError
 from tidegate.taskmanager.failure import OperatorFailure
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.fault_plan import FaultPlan
-from tidegate.testing.faults import CutConnections, Fault, FreezeWorker
+from tidegate.testing.faults import CutConnections, DriverFault, Fault, FreezeWorker
 from tidegate.testing.in_process_slot import InProcessSlot
 
 M = TypeVar("M")
@@ -92,9 +92,15 @@ class InProcessJob(InstructionCarrier):
     """See the module's docstring. The workers of the current attempt are in `slots`; `faults` happen on the way, each
     once."""
 
-    def __init__(self, env: StreamExecutionEnvironment, faults: Sequence[Fault] = ()) -> None:
-        self.clock = ManualClock()
-        self.faults = FaultPlan(faults, self.clock)
+    def __init__(
+        self, env: StreamExecutionEnvironment, faults: Sequence[Fault] = (), plan: FaultPlan | None = None
+    ) -> None:
+        """`plan`: instead of `faults`, when other drivers of the job came before or will follow."""
+        self.faults = FaultPlan(faults, ManualClock()) if plan is None else plan
+        self.clock = self.faults.clock
+        alone = [fault for fault in faults if isinstance(fault, DriverFault)]
+        if alone:
+            raise ValueError(f"{alone[0]}: only assert_same_under_faults starts another driver")
         configuration = Configuration(env._configuration)
         if not configuration.contains_key(options.CHECK_MUTATIONS.key):
             configuration.set(options.CHECK_MUTATIONS, True)
@@ -408,7 +414,7 @@ class InProcessJob(InstructionCarrier):
 
     def _strike(self) -> bool:
         """Let what is due befall the workers. False: nothing is."""
-        strike = self.faults.take_strike() if self._runs else None
+        strike = self.faults.take_strike(len(self.slots)) if self._runs else None
         if strike is None:
             return False
         struck = self.slots[strike.slot]
