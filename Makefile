@@ -72,7 +72,7 @@ soak-connectors: setup  ## kill workers, broker and database under running jobs,
 	TIDEGATE_SOAK=1 $(PY) -m pytest -q -m soak tests/connectors
 
 fuzz: setup  ## feed every decoder and reader with damaged bytes, for a long time (FUZZ=examples per test)
-	TIDEGATE_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/fuzz -n $(JOBS) --timeout 0
+	TIDEGATE_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/fuzz tests/unit/windows/test_against_the_model.py -n $(JOBS) --timeout 0
 
 kafka: setup  ## run a Kafka broker until Ctrl-C, to try things
 	$(PY) -m tests.connectors.broker

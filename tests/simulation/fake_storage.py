@@ -40,6 +40,7 @@ class FakeFiles:
         self.content: dict[str, bytes] = {}
         self.mishap: Callable[[str, str], Mishap] = lambda operation, path: Mishap.NONE
         self.quiet = False  # nothing fails while this is set
+        self.intact: dict[tuple[str, int, int, str], bytes] = {}  # part of a file that was looked at -> the file, then
         self.damaged: dict[str, str] = {}  # path -> what is wrong with the file
         self.undeleted: set[str] = set()  # files, and folders, that could not be deleted, or not be found for it
 

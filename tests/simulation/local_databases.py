@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from pathlib import Path
 
+from tests.fast_folder import fastest_folder
 from tidegate.state.rocksdb.settings import MB, RocksDBSettings
 from tidegate.taskmanager.slot import SlotRuntime
-
-_IN_MEMORY = Path("/dev/shm")
-
-
-def _fastest_folder() -> str | None:
-    """In memory where there is such a place: what a killed process leaves on its disk is never read again, so nothing
-    is proved by waiting for the disk."""
-    return str(_IN_MEMORY) if _IN_MEMORY.is_dir() and os.access(_IN_MEMORY, os.W_OK) else None
 
 
 class LocalDatabases:
     """They lie below one temporary folder. A killed process leaves its own open: `remove` closes and deletes all."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="tidegate-simulation-", dir=_fastest_folder())
+        self._folder = tempfile.mkdtemp(prefix="tidegate-simulation-", dir=fastest_folder())
         self._runtimes: list[SlotRuntime] = []
 
     @property

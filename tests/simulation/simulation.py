@@ -130,6 +130,7 @@ class Simulation(Workers, InstructionCarrier):
         self.run_number = 0  # of the driver
         self.led = LedDrivers(self) if scenario.variation is Variation.LED else None
         self.inherited: set[CheckpointId] = set()  # completed checkpoints that an earlier driver left behind
+        self.looked_into: dict[CheckpointId, tuple[bytes, CheckpointMetadata, set[str]]] = {}  # as read; its files
         self.coordinator: CheckpointCoordinator | None = None
         self.savepoints_taken = UserSavepoints(self)
         self.restarts = Restarts(self) if scenario.variation in RESCALED else None

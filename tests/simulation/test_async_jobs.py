@@ -17,7 +17,7 @@ from tidegate.datastream import AsyncDataStream, AsyncFunction
 from tidegate.taskmanager.operators.async_wait import AsyncWaitOperator
 from tidegate.testing.coroutines import Pause
 
-SEEDS = 40
+SEEDS = 30
 CALLS = [0]
 
 
@@ -53,10 +53,9 @@ def test_pending_calls_survive_failures_and_their_results_come_once(mode: Mode, 
 def test_the_simulation_notices_when_pending_calls_are_left_out_of_the_snapshot(monkeypatch: Any) -> None:
     monkeypatch.setattr(scenario, "JobBuilder", AsyncJobBuilder)
     monkeypatch.setattr(AsyncWaitOperator, "update_state", lambda *_: None)
-    failed = 0
     for seed in range(SEEDS):
         try:
             run_seed(seed, Mode.ALIGNED)
         except SimulationFailed:
-            failed += 1
-    assert failed > 0
+            return
+    pytest.fail(f"it went unnoticed in {SEEDS} schedules")

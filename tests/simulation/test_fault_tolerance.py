@@ -61,16 +61,18 @@ def seen_in(simulation: Simulation) -> Counter[str]:
 
 
 def test_the_schedules_are_as_hard_as_they_claim() -> None:
-    seen: Counter[str] = Counter()
-    for mode in SCHEDULES:
-        for seed in range(30):
-            seen += seen_in(run_seed(seed, mode))
     wanted = {"restarts", "restored", "restarts of the driver", "completed", "aborted", "with in-flight records"}
     wanted |= {"failed commits", "fenced frames", "repeated messages", "unreadable messages", "damaged"}
     wanted |= {f"failed to {what}" for what in ("create", "write", "commit", "read", "list", "delete", "discard")}
-    assert wanted <= seen.keys(), seen
+    seen: Counter[str] = Counter()
+    for seed in range(CHUNK):
+        for mode in SCHEDULES:
+            seen += seen_in(run_seed(seed, mode))
+        if wanted <= seen.keys():
+            return
+    pytest.fail(f"{wanted - seen.keys()} never happened, but {seen}")
 
 
 def test_at_least_once_is_weaker_than_exactly_once() -> None:
     """Its tracker does not block channels, so records are replayed into a state that holds them already."""
-    assert sum(run_seed(seed, Mode.AT_LEAST_ONCE).doubled for seed in range(60)) > 0
+    assert any(run_seed(seed, Mode.AT_LEAST_ONCE).doubled for seed in range(60))

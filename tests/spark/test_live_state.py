@@ -123,6 +123,6 @@ def test_a_job_in_memory_has_no_checkpoint_that_spark_could_read(make_env: MakeE
     try:
         until(lambda: completed(client), "a checkpoint")
         with pytest.raises(ConfigurationError, match=r"memory of its driver: set execution\.checkpointing\.dir"):
-            checkpoints_of("in memory")
+            checkpoints_of("in memory", {})
     finally:
         client.cancel().result()

@@ -27,6 +27,7 @@ from tidegate.jobmanager.runtime import Submission
 from tidegate.storage.cleanup import Deletion
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.worker_storage import FileSystemWorkerStorage
+from tidegate.taskmanager import commit_retries
 from tidegate.testing import Record, Wait, scripted
 
 RECORDS = 60
@@ -39,6 +40,10 @@ class Clock:
 
 def now() -> float:
     return Clock.now
+
+
+def pass_by(seconds: float) -> None:
+    Clock.now += seconds
 
 
 class Ticks(MapFunction):
@@ -91,6 +96,7 @@ def all_values() -> list[str]:
 def test_a_fault_strikes_is_noted_and_leaves_no_trace_in_the_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: WorkerFault, restarts: int | None, told: str
 ) -> None:
+    monkeypatch.setattr(commit_retries, "time", SimpleNamespace(sleep=pass_by))
     found = run(tmp_path / "run", monkeypatch, fault)
     (noted,) = faults_of(found.folder)
     assert (noted["kind"], noted["attempt"]) == (fault.kind, 0)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.effort import EXAMPLES
 from tests.unit.windows.kinds import COUNTED, EVENT_TIME, PROCESSING_TIME, STYLES, WITHOUT_MERGE, Kind
 from tests.unit.windows.reference_model import by_window
 from tests.unit.windows.script_job import (
@@ -35,7 +36,13 @@ waits = st.builds(Wait, st.integers(1, 6).map(lambda n: 2 * n))
 scripts = st.lists(st.one_of(records, records, records, marks, waits), max_size=40)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*never emits anything")
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def tried(backend: dict[str, Any], most: int) -> settings:
+    """Up to so many examples on the heap, and a third in RocksDB, which costs ten times as much: windows do not know
+    which of them they are on, and the contract of the backends has tests of its own. `make fuzz` tries more on both."""
+    in_rocksdb = backend["state.backend.type"] == "rocksdb"
+    return settings(max_examples=min(EXAMPLES, 200) or (most // 3 if in_rocksdb else most), deadline=None)
 
 
 def named(kind: Kind) -> str:
@@ -66,12 +73,13 @@ def styles_of(kind: Kind) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", EVENT_TIME + COUNTED + PROCESSING_TIME, ids=named)
-@few
-@given(steps=scripts.map(numbered), data=st.data(), parallelism=st.sampled_from([1, 1, 2]))
-def test_windows_give_what_the_model_gives(
-    kind: Kind, backend: dict[str, Any], steps: list[Step], data: st.DataObject, parallelism: int
-) -> None:
-    check(kind, steps, data.draw(st.sampled_from(styles_of(kind))), config=backend, parallelism=parallelism)
+def test_windows_give_what_the_model_gives(kind: Kind, backend: dict[str, Any]) -> None:
+    @tried(backend, 24)
+    @given(scripts.map(numbered), st.sampled_from(styles_of(kind)), st.sampled_from([1, 1, 2]))
+    def give(steps: list[Step], style: str, parallelism: int) -> None:
+        check(kind, steps, style, config=backend, parallelism=parallelism)
+
+    give()
 
 
 # Time passes after nearly every item, so that there are checkpoints between them; and event time moves on with them.
@@ -93,50 +101,43 @@ def with_waits(items: Sequence[tuple[str, int, int, int]]) -> list[Step]:
     return numbered(steps)
 
 
+def check_with_a_failure(
+    kind: Kind, backend: dict[str, Any], steps: list[Step], data: st.DataObject, parallelism: int, every_ms: int
+) -> None:
+    restarts = check(
+        kind,
+        steps,
+        data.draw(st.sampled_from(styles_of(kind))),
+        config=backend,
+        parallelism=parallelism,
+        fail_after=data.draw(st.integers(1, sum(not isinstance(step, Wait) for step in steps) - 1)),
+        checkpoint_every_ms=every_ms,
+    )
+    assert restarts == 1
+
+
 # Watermarks are punctuated: they reach the windows between the same records again, and so early firings, late records
 # and timers that were set for a time that is over have to be the same too.
 @pytest.mark.parametrize("kind", EVENT_TIME + COUNTED, ids=named)
-@settings(few, max_examples=15)
-@given(
-    steps=moving.map(with_waits),
-    data=st.data(),
-    parallelism=st.sampled_from([1, 2]),
-    every=st.integers(1, 4),
-)
-def test_a_failure_in_the_middle_changes_nothing(
-    kind: Kind, backend: dict[str, Any], steps: list[Step], data: st.DataObject, parallelism: int, every: int
-) -> None:
-    items = sum(not isinstance(step, Wait) for step in steps)
-    restarts = check(
-        kind,
-        steps,
-        data.draw(st.sampled_from(styles_of(kind))),
-        config=backend,
-        parallelism=parallelism,
-        fail_after=data.draw(st.integers(1, items - 1)),
-        checkpoint_every_ms=every,
-    )
-    assert restarts == 1
+def test_a_failure_in_the_middle_changes_nothing(kind: Kind, backend: dict[str, Any]) -> None:
+    @tried(backend, 15)
+    @given(moving.map(with_waits), st.data(), st.sampled_from([1, 2]), st.integers(1, 4))
+    def changes_nothing(steps: list[Step], data: st.DataObject, parallelism: int, every: int) -> None:
+        check_with_a_failure(kind, backend, steps, data, parallelism, every)
+
+    changes_nothing()
 
 
 @pytest.mark.parametrize("kind", PROCESSING_TIME, ids=named)
-@settings(few, max_examples=6)
-@given(steps=moving.map(with_waits), data=st.data(), parallelism=st.sampled_from([1, 2]))
-def test_a_failure_in_the_middle_changes_nothing_by_the_clock(
-    kind: Kind, backend: dict[str, Any], steps: list[Step], data: st.DataObject, parallelism: int
-) -> None:
+def test_a_failure_in_the_middle_changes_nothing_by_the_clock(kind: Kind, backend: dict[str, Any]) -> None:
     """With a checkpoint between any two moments in which something comes, what is processed again is so at its time."""
-    items = sum(not isinstance(step, Wait) for step in steps)
-    restarts = check(
-        kind,
-        steps,
-        data.draw(st.sampled_from(styles_of(kind))),
-        config=backend,
-        parallelism=parallelism,
-        fail_after=data.draw(st.integers(1, items - 1)),
-        checkpoint_every_ms=1,
-    )
-    assert restarts == 1
+
+    @tried(backend, 6)
+    @given(moving.map(with_waits), st.data(), st.sampled_from([1, 2]))
+    def changes_nothing(steps: list[Step], data: st.DataObject, parallelism: int) -> None:
+        check_with_a_failure(kind, backend, steps, data, parallelism, 1)
+
+    changes_nothing()
 
 
 PARALLELISM = [(2, 3), (3, 1), (1, 2), (3, 2)]
