@@ -90,7 +90,10 @@ def print_show(job: Document) -> None:
     print(f"{job['status']}, {job['mode']}, for {_seconds(job['duration_ms'])}, restarts: {job['attempt']}")
     print(f"in {per_second(job['records_in_per_second'])}, out {per_second(job['records_out_per_second'])}")
     what = "batches" if job["mode"] == "MICRO_BATCH" else "checkpoints"  # each is one there
-    print(f"{what}: {job['checkpoints_completed']} completed, {job['checkpoints_failed']} failed\n")
+    print(f"{what}: {job['checkpoints_completed']} completed, {job['checkpoints_failed']} failed")
+    if job["warnings"]:
+        print(f"warnings: {job['warnings']:,} lately (tidegate exceptions {job['job_id']})")
+    print()
     rows = [("VERTEX", "NAME", "PARALLELISM", "RECORDS IN", "IN/S", "BUSY", "BACK-PRESSURED", "STATE BYTES")]
     for v in job["vertices"]:
         m = v["metrics"]
@@ -141,6 +144,10 @@ def print_exceptions(answer: Document) -> None:
         told += ["" if caught_up is None else f"caught up after {_seconds(caught_up)} more", plain(failure["verdict"])]
         print("  ".join(filter(None, [at, *told])))
         print("\n".join(plain(line) for line in [failure["summary"], *failure["traceback"].splitlines()]), "\n")
+    for warning in answer["warnings"]:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(warning["latest_ms"] / 1000))
+        often = "" if warning["times"] == 1 else f" ({warning['times']:,} times)"
+        print(f"{at}  warning{often}: {plain(warning['text'])}")
 
 
 def print_metrics(answer: Document) -> None:

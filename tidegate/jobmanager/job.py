@@ -70,7 +70,8 @@ class Job:
     def tell_of(self, attempt: AttemptNumber, failure: FailureInfo) -> None:
         """Log the failure of an attempt: with its traceback when it is the first of its kind."""
         story = self.failures.story_of(failure)
-        self.out.log(logging.WARNING, f"attempt {attempt} of job '{self.settings.job_name}' failed: {story}")
+        told = f"attempt {attempt} of job '{self.settings.job_name}' failed: {story}"
+        self.out.log(logging.WARNING, told, in_view=True)
 
     def how_to_resume(self) -> str:
         """For a job that has failed; "" when nothing of it is kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -28,10 +29,12 @@ from tidegate.jobmanager.job_view import (
     states_of,
 )
 from tidegate.jobmanager.query_settings import QuerySettings
+from tidegate.jobmanager.recent_warnings import RecentWarnings
 from tidegate.protocol.instructions import (
     CheckpointRequestDone,
     Instruction,
     JobEnded,
+    Log,
     Send,
     StateReadDone,
     StatusChanged,
@@ -122,6 +125,7 @@ class MasterPublisher:
         self._due: float | None = None  # set while something is unpublished
         self._published = -_INTERVAL_MS  # when
         self._recoveries = RecoveryWatch()
+        self._warnings = RecentWarnings()
 
     def after_step(self, instructions: Sequence[Instruction], now_ms: float) -> None:
         urgent = False
@@ -136,6 +140,8 @@ class MasterPublisher:
                     urgent = True
                 case CheckpointRequestDone() | JobEnded():
                     urgent = True
+                case Log(level, text, in_view=False) if level >= logging.WARNING:
+                    self._warnings.add(text, now_ms)
                 case _:
                     pass
         if urgent:
@@ -172,6 +178,7 @@ class MasterPublisher:
             states=states_of(self._graph, self._publisher.queries, [s for m in members for s in m.states]),
             checkpoints=master.fault_tolerance.view(),
             failures=master.failures,
+            warnings=self._warnings.latest,
             **{**self._statuses.fields(), "status_name": master.status.name},
         )
 

@@ -24,6 +24,7 @@ from tidegate.graph.boundedness import unbounded_sources
 from tidegate.graph.job_graph import JobGraph
 from tidegate.jobmanager.catch_up import RecoveryView
 from tidegate.jobmanager.query_settings import QuerySettings
+from tidegate.jobmanager.recent_warnings import WarningView
 from tidegate.protocol.instructions import AttemptFailure
 from tidegate.protocol.messages import StateReport
 from tidegate.state.reading import WINDOW_CONTENTS, WINDOW_LAYOUTS
@@ -147,6 +148,7 @@ class JobView(View, frozen=True):
     configuration: tuple[SettingView, ...] = ()
     recoveries: tuple[RecoveryView, ...] = ()  # the first one and the latest ones, oldest first
     bounded: bool = False  # it comes to an end by itself
+    warnings: tuple[WarningView, ...] = ()  # STREAMING: the latest ones, oldest first; without failures of attempts
 
     @property
     def status(self) -> JobStatus:

@@ -22,8 +22,8 @@ class Outbox:
     def extend(self, instructions: Iterable[Instruction]) -> None:
         self._instructions.extend(instructions)
 
-    def log(self, level: int, text: str) -> None:
-        self.add(Log(level, text))
+    def log(self, level: int, text: str, in_view: bool = False) -> None:
+        self.add(Log(level, text, in_view))
 
     def send(self, gang: Gang, slot: SlotIndex, message: MasterToSlot) -> None:
         """Nothing is sent to a slot that has not registered."""

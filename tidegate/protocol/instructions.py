@@ -195,6 +195,7 @@ class AttemptFailure:
 class Log:
     level: int  # of the logging module
     text: str
+    in_view: bool = False  # the view of the job tells it anyway, in another place than among the warnings
 
 
 Instruction = (

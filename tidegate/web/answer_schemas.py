@@ -23,6 +23,7 @@ from tidegate.jobmanager.job_view import (
     StatusChange,
     WorkerInfo,
 )
+from tidegate.jobmanager.recent_warnings import WarningView
 
 Schema = dict[str, Any]
 
@@ -37,6 +38,7 @@ _PARTS = (
     StageView,
     StateView,
     StatusChange,
+    WarningView,
     WorkerInfo,
 )
 _REFERENCES, COMPONENTS = msgspec.json.schema_components(_PARTS, ref_template="#/components/schemas/{name}")
@@ -219,6 +221,7 @@ ANSWERS: dict[str, Schema] = {
         downtime_ms=_MS,
         lag=_maybe(_OF[Lag]),
         bounded=_TRUTH,
+        warnings=_WHOLE,
     ),
     "view": _OF[JobView],
     "vertices": _object(vertices=_list(_VERTEX)),
@@ -232,7 +235,7 @@ ANSWERS: dict[str, Schema] = {
         checkpoints=_list(_CHECKPOINT),
     ),
     "checkpoint": _and(_CHECKPOINT, vertices=_list(_VERTEX_CHECKPOINT)),
-    "exceptions": _object(failures=_list(_FAILURE), restarts=_WHOLE),
+    "exceptions": _object(failures=_list(_FAILURE), restarts=_WHOLE, warnings=_list(_OF[WarningView])),
     "metrics": _object(metrics=_list(_OF[MetricReport]), totals=_list(_OF[MetricReport])),
     "states": _object(states=_list(_OF[StateView])),
     "state": _object(operator=_TEXT, state=_TEXT, level={"enum": ["live", "committed"]}, answers=_list(_STATE_ANSWER)),

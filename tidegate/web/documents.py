@@ -138,6 +138,7 @@ def job(view: JobView, now_ms: float) -> Document:
         "downtime_ms": round(downtime_ms(view, now_ms)),
         "lag": msgspec.to_builtins(lag_of(view.metrics)),
         "bounded": view.bounded,
+        "warnings": sum(warning.times for warning in view.warnings),
     }
 
 
@@ -320,7 +321,7 @@ def _spread(values: list[float]) -> Document:
 
 def exceptions(view: JobView) -> Document:
     """The failures that are kept (the first and the latest), the newest first: each with what the restart strategy
-    said, how long the job was down, and how long it took to catch up."""
+    said, how long the job was down, and how long it took to catch up. And what the job has warned of lately."""
     return {
         "failures": [
             {
@@ -338,6 +339,7 @@ def exceptions(view: JobView) -> Document:
             for f in reversed(view.failures)
         ],
         "restarts": view.attempt,
+        "warnings": msgspec.to_builtins(view.warnings[::-1]),
     }
 
 

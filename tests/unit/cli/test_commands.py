@@ -26,6 +26,7 @@ from tests.unit.web.web_kit import FakeJobs
 from tidegate.cli.main import main
 from tidegate.common.run_defaults import VARIABLE, run_defaults
 from tidegate.datastream.state import ValueStateDescriptor
+from tidegate.jobmanager.recent_warnings import WarningView
 from tidegate.state import serialization
 from tidegate.testing.in_process_job import InProcessJob
 from tidegate.web.history import History
@@ -86,6 +87,15 @@ def test_a_job_is_shown_while_it_runs_and_after(
     assert "none is in the history" in err
     assert "ended" not in tidegate(capsys, "list")[1]
     assert "ended" in tidegate(capsys, "list", "--all")[1]
+
+
+def test_warnings_are_told_with_the_failures(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
+    warning = WarningView(text="commit failed\x1b[2J", first_ms=1e12, latest_ms=1e12 + 5, times=17)
+    job.shown = msgspec.structs.replace(job.shown, warnings=(warning,))
+    assert "warning (17 times): commit failed?[2J" in tidegate(capsys, "exceptions", "my job")[1]
+    assert "warnings: 17 lately (tidegate exceptions" in tidegate(capsys, "show", "my job")[1]
+    (told,) = json.loads(tidegate(capsys, "exceptions", "--json", "my job")[1])["warnings"]
+    assert (told["text"], told["times"]) == ("commit failed\x1b[2J", 17)
 
 
 def test_watch_goes_on_until_the_job_has_ended(job: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:

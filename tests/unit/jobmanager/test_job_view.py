@@ -24,9 +24,10 @@ from tidegate.datastream import MapFunction, RuntimeContext
 from tidegate.datastream.connectors import CollectSink
 from tidegate.jobmanager.job_publisher import JobPublisher, MasterPublisher
 from tidegate.jobmanager.job_view import JobView
+from tidegate.jobmanager.recent_warnings import RecentWarnings
 from tidegate.jobmanager.restart_strategies import FixedDelay
 from tidegate.protocol.instructions import Instruction
-from tidegate.protocol.messages import FailureInfo, SlotHeartbeat, TaskFailed
+from tidegate.protocol.messages import FailureInfo, SlotHeartbeat, SlotWarning, TaskFailed
 from tidegate.testing.in_process_job import InProcessJob
 
 
@@ -97,6 +98,26 @@ def test_a_failure_is_in_the_view_before_anybody_can_act_on_it() -> None:
     assert [c.status for c in job.view.status_history][-2:] == [JobStatus.FAILING, JobStatus.RESTARTING]
     assert job.view.status_history[-1].attempt == AttemptNumber(0)
     assert job.view.workers == ()
+
+
+def test_warnings_are_in_the_view_bounded_and_counted_by_kind() -> None:
+    job = running()
+
+    def warn(text: str) -> None:
+        job.step(job.driver.tell(SlotWarning(attempt=job.driver.attempt, slot=SlotIndex(0), text=text)))
+
+    for number in range(3):
+        warn(f"commit {number} failed\nand a traceback")
+    warn("the disk is nearly full")
+    failed = TaskFailed(attempt=job.driver.attempt, slot=SlotIndex(0), failure=FailureInfo(summary="boom"))
+    job.step(job.driver.tell(failed))
+    assert [(w.text, w.times) for w in job.view.warnings] == [("commit 2 failed", 3), ("the disk is nearly full", 1)]
+    job.step(job.driver.exit())
+    assert not any("boom" in w.text for w in job.view.warnings)
+    kept = RecentWarnings()
+    for number in range(1_000):
+        kept.add("x" * number, float(number))
+    assert (len(kept.latest), max(len(w.text) for w in kept.latest)) == (30, 500)
 
 
 class Counting(MapFunction):

@@ -16,6 +16,7 @@ from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
 from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, CheckpointStats
 from tidegate.fault_tolerance.checkpoint_view import CheckpointViews
 from tidegate.jobmanager.job_view import StateView
+from tidegate.jobmanager.recent_warnings import WarningView
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -99,6 +100,9 @@ def test_failures_and_the_configuration(page: FakePage) -> None:
     assert f"{MARKUP} in a record" in page.text
     assert "down for" in page.text
     assert "restart after 0.01 s" in page.text
+    warning = WarningView(text=f"{MARKUP}: a commit failed", first_ms=1e12, latest_ms=1e12 + 5, times=17)
+    page.jobs.shown = msgspec.structs.replace(page.jobs.shown, warnings=(warning,))
+    page.wait(lambda: f"{MARKUP}: a commit failed" in page.text and "Warnings" in page.text)
     page.tab("config")
     page.wait(lambda: "execution.checkpointing.interval" in page.text)
     assert "******" in page.text

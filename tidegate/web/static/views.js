@@ -127,6 +127,16 @@ function caughtUp(f) {
 }
 
 export function failuresView(answer, over) {
+  return [failureSections(answer, over), warningsSection(answer.warnings)];
+}
+
+function warningsSection(warnings) {
+  if (!warnings.length) return null;
+  return el("section", { class: "panel", key: "warnings" }, el("h2", {}, "Warnings"),
+    table([["Latest", (w) => time(w.latest_ms)], ["Times", (w) => number(w.times), "n"], ["Warning", (w) => w.text]], warnings, { attributes: (w) => ({ key: `${w.first_ms} ${w.text.replace(/\d+/g, "0")}` }) }));
+}
+
+function failureSections(answer, over) {
   if (!answer.failures.length) return [el("p", { class: "soft" }, "No failure so far.")];
   const all = Math.max(answer.failures.length, answer.restarts + (over && answer.failures[0].downtime_ms === null ? 1 : 0));
   const down = (f) => (f.downtime_ms !== null ? `down for ${duration(f.downtime_ms)}` : over ? "not running again" : "restarting");
