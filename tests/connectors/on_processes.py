@@ -27,6 +27,17 @@ from tidegate.spark.streaming.worker import SlotLaunch, run_partition
 from tidegate.testing.in_process_job import graph_of
 
 _GRACE_S = 0.2  # between the loss of a worker and the end of the others
+_PRELOADED = [  # once, instead of in every worker
+    "tests.connectors.on_processes",
+    "tests.connectors.kills",
+    "tidegate.connectors.kafka.sink",
+    "tidegate.connectors.kafka.source",
+    "kafka.admin",
+    "kafka.protocol.producer.transaction",
+    "psycopg",
+]
+PATIENT = {"tidegate.slot.start-timeout": "10 min"}
+"""Settings for a machine that is very busy."""
 
 
 def _run_slot(launch: SlotLaunch, slot: int) -> None:
@@ -50,7 +61,7 @@ class ProcessGang:
         spark_gone: Callable[[str], None],
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.connectors.on_processes"])
+        context.set_forkserver_preload(_PRELOADED)
 
         def run() -> None:
             self._processes = [context.Process(target=_run_slot, args=(launch, i), daemon=True) for i in range(slots)]
@@ -110,7 +121,8 @@ def processes_for_spark() -> Iterator[None]:
 
 
 def environment(parallelism: int, settings: dict[str, Any] | None = None) -> StreamExecutionEnvironment:
-    env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(settings or {}))
+    configuration = Configuration.from_dict({**PATIENT, **(settings or {})})
+    env = StreamExecutionEnvironment.get_execution_environment(configuration)
     return env.set_parallelism(parallelism)
 
 

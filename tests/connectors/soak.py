@@ -23,7 +23,7 @@ from tests.connectors.database import Database, running_database
 from tests.connectors.kafka_driver import run_with_killed_drivers
 from tests.connectors.kafka_kit import builder
 from tests.connectors.kills import ChangedTable, Feeder, counted, restarted, strike, under_fire
-from tests.connectors.on_processes import processes_for_spark, start_job
+from tests.connectors.on_processes import PATIENT, processes_for_spark, start_job
 from tests.spark.recovery_kit import assert_exact, with_checkpoints
 from tidegate.common import Configuration
 from tidegate.datastream import StreamExecutionEnvironment
@@ -61,7 +61,7 @@ def one_job(
             with processes_for_spark() if spark is not None else contextlib.nullcontext():
                 run_with_killed_drivers(broker, database, name, folder, kills // 2, rng, what, parallelism, unaligned)
             return Counter(driver=kills // 2)
-        env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({}), spark=spark)
+        env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(PATIENT), spark=spark)
         with_checkpoints(env.set_parallelism(parallelism), folder, interval_ms=rng.choice([100, 300, 1000]))
         if unaligned:
             env.get_checkpoint_config().enable_unaligned_checkpoints()
