@@ -4,6 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 JOBS ?= 2
+UNIT_JOBS ?= 3
 FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
@@ -31,7 +32,7 @@ demo: setup  ## run the demo on local Spark
 	$(PY) examples/demo.py
 
 test: lint  ## lint, types and all tests
-	$(PY) -m pytest -q -rsfE -m "not spark and not soak" -n $(JOBS)
+	$(PY) -m pytest -q -rsfE -m "not spark and not soak" -n $(UNIT_JOBS) --dist worksteal
 	$(PY) -m pytest -q -rsfE -m "spark and not soak" -n $(JOBS) --dist loadfile
 
 test-matrix: setup  ## the tests on Spark with PySpark 3.5 to 4.3 and Python 3.11 to 3.13, in environments of their own

@@ -21,6 +21,7 @@ from tidegate.common import WatermarkStrategy
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.serialization import ByteArraySchema, SimpleStringSchema
+from tidegate.connectors.kafka import admin, lease, transactions
 from tidegate.connectors.kafka.producers import ProducerFactory
 from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSchema, KafkaTopicSelector
 from tidegate.connectors.kafka.settings import KafkaError
@@ -251,7 +252,9 @@ def test_a_committable_of_an_older_version_is_read() -> None:
     assert read == dataclasses.replace(old, opened_ms=0.0)
 
 
-def test_the_fate_of_a_transaction_whose_topic_was_deleted(broker: Broker, topic: str) -> None:
+def test_the_fate_of_a_transaction_whose_topic_was_deleted(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a restart from an old savepoint: the broker may as well have aborted it, before retention came. What may
     be lost is never taken for done, unless the job allows it."""
     from confluent_kafka.admin import AdminClient
@@ -262,6 +265,7 @@ def test_the_fate_of_a_transaction_whose_topic_was_deleted(broker: Broker, topic
     commit(writer.committer, [transaction])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(10)
+    monkeypatch.setattr(transactions, "_BELIEVED_SECONDS", 1.0)
     assert client(broker).fate(transaction.witness) is Fate.DELETED
     stale = dataclasses.replace(transaction, epoch=transaction.epoch + 7)
     with pytest.raises(TransactionLostError, match=r"nobody can tell .*set_property\('tidegate.lost.transactions'"):
@@ -293,7 +297,9 @@ def test_of_an_id_that_the_broker_has_forgotten_the_record_tells_whether_it_was_
     writer.close()
 
 
-def test_a_second_job_with_the_prefix_is_refused_while_the_first_runs(broker: Broker, topic: str) -> None:
+def test_a_second_job_with_the_prefix_is_refused_while_the_first_runs(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def job() -> KafkaSink:
         return builder(broker, topic).set_transactional_id_prefix(f"{topic}-p").build()
 
@@ -304,8 +310,10 @@ def test_a_second_job_with_the_prefix_is_refused_while_the_first_runs(broker: Br
     write(writer, ["kept"])
     writer.flush(False)
     second = job()
-    with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by another job"):
-        second.check_start(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "_DEAD_SECONDS", 1.0)
+        with pytest.raises(ConfigurationError, match=rf"prefix '{topic}-p' is in use by another job"):
+            second.check_start(1)
     second.job_refused()
     assert writer.committer.commit(barrier(writer)) == []
     assert broker.values(topic) == ["kept"]
@@ -539,9 +547,12 @@ def test_a_timeout_above_the_brokers_maximum_is_refused_before_the_start(broker:
         sink.check_start(1)
 
 
-def test_an_unknown_topic_and_an_unreachable_broker_are_refused_before_the_start(broker: Broker, name: str) -> None:
+def test_an_unknown_topic_and_an_unreachable_broker_are_refused_before_the_start(
+    broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(KafkaError, match=f"no topic '{name}'"):
         builder(broker, name).build().check_start(1)
+    monkeypatch.setattr(admin, "_SECONDS", 1.0)
     away = type("Away", (), {"bootstrap_servers": "127.0.0.1:1"})()
     build = builder(away, name).set_property("sasl.password", "hunter2").set_property("socket.timeout.ms", "1000")
     with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1: asking for the topics: no broker answers") as caught:

@@ -16,6 +16,7 @@ from tests.unit.micro_batch.engine import Engine
 from tidegate.common import WatermarkStrategy
 from tidegate.common.errors import ConfigurationError, TidegateError
 from tidegate.common.serialization import DeserializationSchema, SimpleStringSchema
+from tidegate.connectors.kafka import admin
 from tidegate.connectors.kafka.offsets import (
     KafkaOffsetResetStrategy,
     KafkaOffsetsInitializer,
@@ -433,9 +434,12 @@ def test_bad_settings(broker: Broker, change: Any, message: str) -> None:
         change(of(broker))
 
 
-def test_an_unknown_property_and_an_unreachable_broker_are_refused_when_the_job_is_submitted(broker: Broker) -> None:
+def test_an_unknown_property_and_an_unreachable_broker_are_refused_when_the_job_is_submitted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigurationError, match=r"KafkaSource: .*no\.such\.thing"):
         of(broker, "any").set_property("no.such.thing", "1").build().create_splits(1)
+    monkeypatch.setattr(admin, "_SECONDS", 1.0)
     away = of(broker, "any").set_bootstrap_servers("127.0.0.1:1").set_property("sasl.password", "hunter2")
     with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1: asking for the topics: no broker answers") as caught:
         away.build().create_splits(1)

@@ -15,6 +15,7 @@ import pytest
 from tests.unit.web.page_kit import FakePage
 from tests.unit.web.web_kit import FakeJobs, sample_view
 from tidegate.jobmanager.job_view import StateView
+from tidegate.web import api
 from tidegate.web.rest import RestServer
 from tidegate.web.rest_settings import RestSettings
 
@@ -141,6 +142,13 @@ def test_a_job_that_is_restarting_is_not_said_to_be_over(job: FakePage) -> None:
 # ---------------------------------------------------------------- events that do not come
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server notices within seconds that a stream has nobody any more."""
+    monkeypatch.setattr(api, "_KEEP_ALIVE_S", 1.0)
+
+
+@pytest.mark.usefixtures("soon")
 def test_a_page_that_gets_no_events_says_so_and_looks_by_itself(page: FakePage) -> None:
     parts = urlsplit(page.url)
     streams = []
@@ -184,6 +192,7 @@ HIDE = """
 """
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_tab_that_nobody_sees_holds_no_connection(job: FakePage) -> None:
     job.wait(lambda: job.rest._streams == 1)
     job.script(HIDE, True)

@@ -30,6 +30,7 @@ from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaErro
 from tidegate.connectors.kafka.transactions import OF_PRODUCERS, TransactionClient
 
 _SESSION_MS = 6000  # the least that brokers allow unless they are told otherwise
+_DEAD_SECONDS = _SESSION_MS / 1000 + 4  # by then a membership has ended whose driver has died
 _SECONDS = 15.0
 _JOIN_SECONDS = 30.0
 _LEAVE_SECONDS = 5.0  # a broker that is away is not waited for: the membership ends by itself
@@ -87,7 +88,7 @@ def take_prefix(prefix: str, topic: str | None, properties: Mapping[str, str]) -
     """On the driver, before a job starts. A job that has just died holds its prefix for some seconds: that is waited
     for. Raises when another job has it."""
     owner = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:12]}"
-    deadline = time.monotonic() + _SESSION_MS / 1000 + 4
+    deadline = time.monotonic() + _DEAD_SECONDS
     client = TransactionClient("KafkaSink", properties)
     try:
         while True:
