@@ -36,7 +36,7 @@ FIRST = AttemptNumber(0)
 VALID = [
     encode(Register(attempt=FIRST, slot=SlotIndex(0), data_address="tcp://h:1", host="h", pid=1, incarnation="x")),
     encode(TaskFailed(attempt=FIRST, slot=SlotIndex(0), failure=FailureInfo(summary="boom"))),
-    encode(Deploy(attempt=FIRST, addresses=["tcp://h:1"], plan=b"plan")),
+    encode(Deploy(attempt=FIRST, addresses=b"\x91\xa9tcp://h:1", plan=b"plan")),
     encode(Leave(attempt=FIRST, reason="enough")),
 ]
 

@@ -316,7 +316,7 @@ class WaitingForSlots(Working):
         job.restored = point
         job.discovery.begin(gang.attempt, point)
         job.out.extend(job.model.on_deployed(gang.attempt, point, now_ms))
-        plan, addresses = job.plan_for(gang.attempt), gang.addresses
+        plan, addresses = job.plan_for(gang.attempt), msgspec.msgpack.encode(gang.addresses)
         for slot, member in sorted(gang.members.items()):
             deploy = Deploy(
                 attempt=gang.attempt,

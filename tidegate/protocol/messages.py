@@ -24,7 +24,7 @@ from tidegate.common.texts import bounded, encodable
 from tidegate.network.elements import CheckpointBarrier
 from tidegate.storage.handles import TaskSnapshot
 
-PROTOCOL_VERSION = 4  # counts up whenever a message changes so that the version before cannot read it
+PROTOCOL_VERSION = 5  # counts up whenever a message changes so that the version before cannot read it
 MAX_SUMMARY = 4_000  # characters; also of other texts of a line or two
 MAX_TRACEBACK = 32_000
 
@@ -241,7 +241,7 @@ class StateRead(Message, frozen=True):
 
 
 class Deploy(Message, frozen=True):
-    addresses: list[str]  # data address of every slot, by slot index
+    addresses: bytes  # msgpack of the data address of every slot, by slot index: encoded once for all of them
     plan: bytes  # cloudpickled tidegate.taskmanager.deployment.SlotPlan
     restore: bytes = b""  # msgpack of storage.handles.SlotRestore, b"" for a fresh start
     protocol: int = PROTOCOL_VERSION  # of the sender

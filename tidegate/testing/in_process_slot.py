@@ -200,7 +200,8 @@ class InProcessSlot:
 
     def _deploy(self, message: Deploy) -> None:
         plan: SlotPlan = cloudpickle.loads(message.plan)  # every slot has objects of its own
-        plan = plan.instrumented(self.slot, message.attempt, message.addresses)
+        addresses = msgspec.msgpack.decode(message.addresses, type=list[str])
+        plan = plan.instrumented(self.slot, message.attempt, addresses)
         self._instrument = plan.instrument or self._instrument
         plan = self._job.faults.bad_times.disturbed(plan)
         restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 from jobmanager_kit import KEYED, Driver, graph, only
 
@@ -62,7 +63,8 @@ def test_a_bounded_job_goes_through_its_steps_to_finished() -> None:
     assert driver.register(1) == []
     deployed = driver.sent(Deploy, driver.register(0))
     assert [slot for slot, _ in deployed] == [0, 1]
-    assert deployed[0][1].addresses == ["tcp://h:0", "tcp://h:1"]
+    assert msgspec.msgpack.decode(deployed[0][1].addresses) == ["tcp://h:0", "tcp://h:1"]
+    assert deployed[0][1].addresses is deployed[1][1].addresses  # encoded once, however many slots there are
     assert deployed[0][1].plan == b"plan0"
     assert deployed[0][1].restore == b""
     assert driver.master.status is JobStatus.CREATED

@@ -83,7 +83,7 @@ def test_bytes_that_are_no_message_are_a_protocol_error_in_both_directions(paylo
 
 
 def test_the_first_message_of_another_version_says_which() -> None:
-    deploy = Deploy(attempt=ATTEMPT, addresses=[], plan=b"")
+    deploy = Deploy(attempt=ATTEMPT, addresses=b"", plan=b"")
     for message, decode in ((register(), decode_from_slot), (deploy, decode_from_master)):
         fields = msgspec.msgpack.decode(encode(message))
         assert fields["protocol"] == PROTOCOL_VERSION

@@ -310,7 +310,7 @@ def test_the_first_bound_that_a_driver_says_replaces_the_guess(master: Master, k
     the next leader."""
     link = master.link(lease_ms=60_000.0)
     sent = master.receive_a(SlotHeartbeat).sent_ms
-    deploy = Deploy(attempt=AttemptNumber(0), addresses=[], plan=b"", heard_ms=sent, valid_ms=500.0)
+    deploy = Deploy(attempt=AttemptNumber(0), addresses=b"\x90", plan=b"", heard_ms=sent, valid_ms=500.0)
     master.router.send_multipart((b"me", encode(deploy)))
     assert eventually(lambda: any(isinstance(message, Leave) for message in master.delivered), 20)
     link.main_left.set()
@@ -319,7 +319,7 @@ def test_the_first_bound_that_a_driver_says_replaces_the_guess(master: Master, k
 def test_what_comes_when_the_bound_is_over_is_not_carried_out(master: Master, kills: list[int]) -> None:
     link = master.link(lease_ms=60_000.0)
     sent = master.receive_a(SlotHeartbeat).sent_ms
-    deploy = Deploy(attempt=AttemptNumber(0), addresses=[], plan=b"", heard_ms=sent - 1_000.0, valid_ms=500.0)
+    deploy = Deploy(attempt=AttemptNumber(0), addresses=b"\x90", plan=b"", heard_ms=sent - 1_000.0, valid_ms=500.0)
     master.router.send_multipart((b"me", encode(deploy)))
     assert eventually(lambda: master.delivered, 20)
     assert [type(message) for message in master.delivered] == [Leave]

@@ -235,12 +235,13 @@ class SlotWorker:
         enter_archives(plan.settings.cached_files)
         settings = dataclasses.replace(plan.settings, cached_files=local_paths(plan.settings.cached_files))
         plan = dataclasses.replace(plan, settings=settings)
-        plan = plan.instrumented(self._slot, deploy.attempt, deploy.addresses)
+        addresses = msgspec.msgpack.decode(deploy.addresses, type=list[str])
+        plan = plan.instrumented(self._slot, deploy.attempt, addresses)
         self._instrument = plan.instrument or self._instrument
         from tidegate.storage.handles import SlotRestore
         from tidegate.taskmanager.slot import SlotRuntime
 
-        self.transport.connect(deploy.addresses, self._slot)
+        self.transport.connect(addresses, self._slot)
         restore = msgspec.msgpack.decode(deploy.restore, type=SlotRestore) if deploy.restore else None
         self._runtime = SlotRuntime(self._slot, deploy.attempt, plan, self, spent_ms=lambda: time.thread_time() * 1000)
         self._time_keeper = TimeKeeper(self._runtime.limit, self.clock)
