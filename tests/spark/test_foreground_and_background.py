@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
+from tests.spark.micro_batch.needed import needs_micro_batch
 from tests.spark.programs import wait_until
 from tidegate.common import JobStatus, WatermarkStrategy
 from tidegate.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from tidegate.datastream.connectors import DataGeneratorSource, NumberSequenceSource
-from tidegate.jobmanager.running_jobs import jobs_are_running
+from tidegate.jobmanager.running_jobs import jobs_are_running, running_jobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 MakeEnv = Callable[..., StreamExecutionEnvironment]
 
 
-def endless(env: StreamExecutionEnvironment) -> Any:
-    source = DataGeneratorSource(lambda n: n, records_per_second=200)
+def endless(env: StreamExecutionEnvironment, count: int | None = None) -> Any:
+    source = DataGeneratorSource(lambda n: n, records_per_second=200, count=count)
     return env.from_source(source, WatermarkStrategy.no_watermarks(), "Endless")
 
 
@@ -54,6 +55,17 @@ def ctrl_c_after(seconds: float) -> None:
     timer.start()
 
 
+def ctrl_c_when_it_runs() -> None:
+    """Of a job that will be the second, some time after it has work for Spark."""
+
+    def interrupt() -> None:
+        wait_until(lambda: sum(bool(job.spark_groups) for job in running_jobs()) == 2, 60)
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
 def pysparks_handler(spark: Any) -> Any:
     """As the session sets it when it is made on the main thread."""
 
@@ -72,12 +84,14 @@ def as_a_program_has_it(spark: Any) -> Any:
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_in_execute_cancels_that_job_only(make_env: MakeEnv, background: Any) -> None:
-    env = make_env(3)
-    endless(env).add_sink(lambda n: None)
-    ctrl_c_after(3)
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH", pytest.param("MICRO_BATCH", marks=needs_micro_batch)])
+def test_ctrl_c_in_execute_cancels_that_job_only(make_env: MakeEnv, background: Any, mode: str) -> None:
+    env = make_env(3, {"execution.runtime-mode": mode})
+    endless(env, count=1_000_000).add_sink(lambda n: None)
+    ctrl_c_when_it_runs()
     with pytest.raises(KeyboardInterrupt):
         env.execute("foreground")
+    assert len(running_jobs()) == 1  # that in the background
     assert sorted(numbers(make_env(3), 20).execute_and_collect()) == list(range(20))  # the next cell
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import textwrap
+from itertools import product
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.spark.micro_batch.needed import needs_micro_batch
 from tests.spark.programs import Program, running
 from tests.spark.standalone_cluster import standalone_cluster
 
@@ -31,13 +33,17 @@ PROGRAM = """
     if mode == "BATCH":  # a strategy without end
         settings = {"execution.runtime-mode": mode, "restart-strategy.type": "exponential-delay"}
         settings["restart-strategy.exponential-delay.initial-backoff"] = "100 ms"
+    if mode == "MICRO_BATCH":
+        settings = {"execution.runtime-mode": mode, "tidegate.micro-batch.checkpoint-location": sys.argv[1]}
+        settings["tidegate.micro-batch.interval"] = "100 ms"
+        settings["restart-strategy.type"] = "exponential-delay"
     env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(settings)).set_parallelism(1)
     source = DataGeneratorSource(lambda i: i, records_per_second=100, count=1_000_000)
     env.from_source(source, WatermarkStrategy.no_watermarks(), "Numbers").add_sink(lambda n: None)
     client = env.execute_async()
     while client.get_job_status().result() is not JobStatus.RUNNING:
         time.sleep(0.05)
-    if mode == "STREAMING":
+    if mode != "BATCH":
         while not client.checkpoint_history():
             time.sleep(0.05)
     else:
@@ -62,8 +68,14 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [
+        *product(["stop", "kill"], ["STREAMING", "BATCH"]),
+        pytest.param("stop", "MICRO_BATCH", marks=[needs_micro_batch, pytest.mark.soak]),
+        pytest.param("kill", "MICRO_BATCH", marks=needs_micro_batch),
+    ],
+)
 def test_a_job_without_spark_fails_at_once(tmp_path: Path, how: str, mode: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))
@@ -97,3 +109,7 @@ def check_end(program: Program, mode: str, folder: Path) -> None:
     if mode == "STREAMING":
         (metadata,) = (folder / "checkpoints").rglob("_metadata")
         assert f"tidegate run -s {metadata.parent} PROGRAM" in error
+    if mode == "MICRO_BATCH":
+        assert "the job can go on after batch" in error
+        assert f"tidegate.micro-batch.checkpoint-location = {folder / 'checkpoints'}" in error
+    assert "attempt 1" not in program.output, "it was not tried again"

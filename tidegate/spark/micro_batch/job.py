@@ -283,7 +283,7 @@ class MicroBatchJob:
             verdict = self._policy.on_failure(failure, raised, self._clock.now_ms(), reached)
             self._decided(told_verdict(GiveUp(verdict) if isinstance(verdict, str) else RestartAfter(verdict)))
             if isinstance(verdict, str):
-                return False, verdict
+                return False, "; ".join(filter(None, (verdict, self._how_to_resume())))
             story = self._failures.story_of(failure)
             log.warning("job %s: attempt %d failed: %s", self._graph.name, self._attempt, story)
             self._changed(JobStatus.RESTARTING)
@@ -292,6 +292,16 @@ class MicroBatchJob:
             self._attempt += 1
             self._changed(JobStatus.RUNNING)
         return False, ""
+
+    def _how_to_resume(self) -> str:
+        """For a job that has failed; "" when nothing of it is kept."""
+        following = 0 if self._broken else self._location.next_batch
+        if not following or self._temporary:
+            return ""
+        return (
+            f"the job can go on after batch {following - 1}: run the same program again with "
+            f"{options.MICRO_BATCH_LOCATION.key} = {self._location.path}"
+        )
 
     def _revoke(self, error: DrainRefusedError) -> None:
         """No failure of the job: it goes on from the batch before, as if nothing had been asked for."""
