@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -14,9 +16,26 @@ class Interrupts:
     it do nothing, so that they do not interrupt the cleaning up. A signal that is ignored (`nohup`, the background of
     a shell) stays so. In other threads it changes nothing."""
 
+    _held_back: ClassVar[bool] = False  # see `held_back`
+    _late: ClassVar[bool] = False  # one came meanwhile
+
     def __init__(self) -> None:
         self.by: str | None = None
         self._before: dict[signal.Signals, Any] = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def held_back(cls) -> Iterator[None]:
+        """For the few lines between which something would be lost: the KeyboardInterrupt comes when they are over. Not
+        one inside the other."""
+        cls._held_back = True
+        try:
+            yield
+        finally:
+            cls._held_back = False
+            if cls._late:
+                cls._late = False
+                raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -32,4 +51,6 @@ class Interrupts:
     def _came(self, number: int, frame: object) -> None:
         if self.by is None:
             self.by = signal.Signals(number).name
-            raise KeyboardInterrupt
+            if not Interrupts._held_back:
+                raise KeyboardInterrupt
+            Interrupts._late = True

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tidegate.chaos.interrupts import Interrupts
+
 _LOOK_S = 0.05
 
 
@@ -29,11 +31,11 @@ class ProcessGroups:
 
     def run(self, command: Sequence[str], environment: Mapping[str, str], log: Path, seconds: float) -> int | None:
         """The exit code, as `subprocess` has it; None: it did not end in that time, and was killed with its group."""
-        with log.open("wb") as output:
+        with log.open("wb") as output, Interrupts.held_back():  # until it is known here it would be left behind
             process = subprocess.Popen(
                 command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self._started.append(process)
+            self._started.append(process)
         deadline = time.monotonic() + seconds
         # It is not waited for: until then nobody else gets its id, by which its group is killed in the end.
         while (ended := os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:

@@ -6,10 +6,12 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +95,25 @@ def test_a_signal_ends_the_programs_and_leaves_a_report(
     assert (answer["outcome"], answer["rounds"]) == ("CUT SHORT", 1)
     assert f"it was stopped ({number.name})" in page
     until(lambda: not is_alive(int(log.read_text())), "the end of the program", 60)
+
+
+def test_a_signal_while_a_program_is_started_does_not_leave_it_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            started.append(self.pid)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    started: list[int] = []
+    monkeypatch.setattr("tidegate.chaos.process_groups.subprocess.Popen", Started)
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt), ProcessGroups() as processes:
+            processes.run(["sleep", "600"], os.environ, tmp_path / "log", 600)
+        assert interrupts.by == "SIGTERM"
+    (pid,) = started
+    until(lambda: not is_alive(pid), "the end of the program", 60)
 
 
 def test_a_signal_that_is_ignored_stays_so_and_other_threads_are_left_alone() -> None:
