@@ -59,7 +59,7 @@ class Reading:
         self.splits = [*self.splits, *splits]
         self.readers += [self.source.create_reader(split, None, self._context) for split in splits]
 
-    def until(self, count: int | None = None, seconds: float = 20) -> list[Any]:
+    def until(self, count: int | None = None, seconds: float = 60) -> list[Any]:
         """Until so many records have come; None: until all splits have ended."""
         found: list[Any] = []
         open_readers = list(self.readers)

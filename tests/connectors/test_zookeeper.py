@@ -56,7 +56,7 @@ def leader(server: ZooKeeper, name: str, standby: bool = False, lease_ms: int = 
 
 
 def until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MARK = "REPORT "  # a line that begins so holds JSON for the test
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not true within {seconds} s"

@@ -42,8 +42,8 @@ MakeEnv = Callable[..., StreamExecutionEnvironment]
 JAVA_NOISE = re.compile(
     r"at org\.apache|at java\.|Py4J|py4j|\.scala:|\.java:|SparkException|Traceback.*pyspark", re.DOTALL
 )
-AT_ONCE_S = 3.0  # checks that need no worker
-SOON_S = 15.0  # a failure of a running job; much less on a free machine
+AT_ONCE_S = 60.0  # checks that need no worker: nothing was waited for; much less on a free machine
+SOON_S = 120.0  # a failure of a running job
 
 
 def clean(error: BaseException) -> str:

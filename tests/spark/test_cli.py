@@ -87,7 +87,7 @@ def test_a_job_is_run_looked_at_stopped_and_resumed_wider_from_the_command_line(
 
     code, stopped = shell.tidegate("stop", "cli job", "-p", savepoints)
     assert code == 0, stopped
-    assert program.wait(30) == 0, program.communicate()[0]
+    assert program.wait(120) == 0, program.communicate()[0]
     lines = sum(visible_lines(out).values())
     assert lines > 0
     assert_exact(visible_lines(out), lines)  # everything up to the savepoint is committed, and nothing after it
@@ -105,15 +105,17 @@ def test_a_job_is_run_looked_at_stopped_and_resumed_wider_from_the_command_line(
 
 
 def test_cancel_ends_a_job_and_a_wrong_path_is_told_before_spark_starts(shell: Shell, tmp_path: Path) -> None:
-    started = time.monotonic()
+    java = shell.environment.get("JAVA_HOME")
+    shell.environment["JAVA_HOME"] = str(tmp_path / "no java")  # Spark cannot start
     code, answer = shell.tidegate("run", "-s", str(tmp_path / "nowhere"), JOB)
     assert code == 1
-    assert "nowhere" in answer["error"]
-    assert time.monotonic() - started < 10
+    assert str(tmp_path / "nowhere") in answer["error"]
+    shell.environment.pop("JAVA_HOME")
+    shell.environment |= {} if java is None else {"JAVA_HOME": java}
     program = shell.start("run", "-D", "spark.master=local[2]", JOB, str(tmp_path / "chk"), str(tmp_path / "out"))
     job = shell.job()
     code, answer = shell.tidegate("cancel", job["job_id"])
     assert (code, answer["status"]) == (0, "CANCELED")
-    assert program.wait(30) == 1  # execute() raises in the program
+    assert program.wait(120) == 1  # execute() raises in the program
     assert "was cancelled" in program.communicate()[0]
     assert shell.tidegate("list")[1] == {"jobs": []}

@@ -113,7 +113,7 @@ def test_ctrl_c_in_an_action_of_spark_cancels_that_action(spark: Any, background
     with pytest.raises(KeyboardInterrupt):
         spark.sparkContext.parallelize(range(1), 1).map(lambda n: time.sleep(60)).collect()
     tracker = spark.sparkContext.statusTracker()
-    wait_until(lambda: len(tracker.getActiveJobsIds()) == 1, 30)
+    wait_until(lambda: len(tracker.getActiveJobsIds()) == 1, 120)
 
 
 def test_a_job_that_waits_for_slots_says_who_has_them(make_env: MakeEnv, background: Any, caplog: Any) -> None:
@@ -121,7 +121,7 @@ def test_a_job_that_waits_for_slots_says_who_has_them(make_env: MakeEnv, backgro
     endless(env).add_sink(lambda n: None)
     with caplog.at_level(logging.WARNING, "tidegate.jobmanager"):
         waiting = env.execute_async("waiting")
-        wait_until(lambda: "waits for free slots" in caplog.text, 30)
+        wait_until(lambda: "waits for free slots" in caplog.text, 120)
     assert "job 'waiting'" in caplog.text
     assert "4 slots" in caplog.text
     assert f"job 'background' ({background.get_job_id()}, 1 slot)" in caplog.text

@@ -26,7 +26,7 @@ def hang(patch: pytest.MonkeyPatch, method: str) -> threading.Event:
     real = getattr(FileSystemStorage, method)
 
     def hanging(self: FileSystemStorage, *arguments: Any) -> Any:
-        let_go.wait(100)
+        let_go.wait(280)
         return real(self, *arguments)
 
     patch.setattr(FileSystemStorage, method, hanging)
@@ -48,13 +48,13 @@ def test_a_job_whose_storage_hangs_can_be_cancelled(
     until(lambda: completed(client), "a checkpoint")
     let_go = hang(monkeypatch, method)
     try:
-        until(lambda: "has not returned for" in caplog.text, "a warning", 30)
+        until(lambda: "has not returned for" in caplog.text, "a warning", 120)
         assert str(tmp_path / "chk") in caplog.text
         if method == "delete":
             before = len(completed(client))
             until(lambda: len(completed(client)) > before + 2, "more checkpoints")
         client.cancel()
-        until(lambda: client.get_job_execution_result().done(), "the end", 30)
+        until(lambda: client.get_job_execution_result().done(), "the end", 120)
     finally:
         let_go.set()
 
@@ -86,4 +86,4 @@ def test_a_program_ends_although_its_storage_hangs(tmp_path: Path) -> None:
     )
     with running(script, tmp_path) as program:
         program.wait_for_report()
-        assert program.process.wait(40) == 0
+        assert program.process.wait(240) == 0

@@ -38,7 +38,7 @@ class Reader(threading.Thread):
         before: dict[str, tuple[int, int]] = {}
         while not self.over:
             try:
-                answers = self.handle.get_many(self.keys, level=self.level, timeout=20)
+                answers = self.handle.get_many(self.keys, level=self.level, timeout=120)
             except StateNotReadableError:
                 self.refused += 1
                 time.sleep(0.05)

@@ -104,5 +104,5 @@ def test_a_job_on_two_executors(tmp_path: Path) -> None:
         processes = [p for p in cluster.descendants() if alive(p)]
         assert len([p for p in processes if p.name() == "java"]) == 3  # the driver's and two executors
         psutil.Process(cluster.process.pid).send_signal(signal.SIGKILL)
-        cluster.process.wait(10)
-        wait_until(lambda: not any(map(alive, processes)), 10)
+        cluster.process.wait(120)
+        wait_until(lambda: not any(map(alive, processes)), 120)

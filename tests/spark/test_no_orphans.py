@@ -71,8 +71,8 @@ def test_nothing_is_left_when_the_driver_ends(tmp_path: Path, ending: str) -> No
             assert len(workers) >= 3, [p.cmdline()[:3] for p in processes]  # the daemon and two slots
             assert len(ports) >= 3, ports  # two slots, and the JVM's own
             os.kill(program.process.pid, signal.SIGKILL)
-        program.process.wait(15)
-        wait_until(lambda: what_is_left(processes, ports, tmp_path) == [], 10)
+        program.process.wait(120)
+        wait_until(lambda: what_is_left(processes, ports, tmp_path) == [], 120)
         if ending == "raise":
             assert "RuntimeError: the program fails while its job runs" in program.output
 
@@ -132,8 +132,8 @@ def test_idle_workers_hold_nothing_after_a_cancelled_job(make_env: MakeEnv, stuc
     assert len(listening_ports(workers)) == 2
     client.cancel()
     with pytest.raises(JobCancelledError):
-        client.get_job_execution_result().result(timeout=10)
-    wait_until(lambda: all(map(quiet, workers)), 5)
+        client.get_job_execution_result().result(timeout=120)
+    wait_until(lambda: all(map(quiet, workers)), 120)
 
 
 def test_idle_workers_hold_nothing_after_a_finished_job(make_env: MakeEnv) -> None:
@@ -141,7 +141,7 @@ def test_idle_workers_hold_nothing_after_a_finished_job(make_env: MakeEnv) -> No
         next(results)
         workers = workers_of_the_running_job()
     assert len(list(numbers(make_env(2), 10).execute_and_collect())) == 10
-    wait_until(lambda: all(map(quiet, workers)), 5)
+    wait_until(lambda: all(map(quiet, workers)), 120)
 
 
 def test_jobs_leak_no_threads_and_no_files(make_env: MakeEnv) -> None:

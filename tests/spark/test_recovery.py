@@ -119,7 +119,7 @@ def test_a_frozen_worker_is_found_by_its_missing_heartbeat(make_env: MakeEnv, tm
             kill(frozen.pid, signal.SIGCONT)  # it wakes up in the middle of the next attempt and must do no harm
     client.get_job_execution_result().result()
     assert_exact(visible_lines(tmp_path / "out"), records)
-    until(lambda: not is_alive(frozen.pid), "the end of the frozen worker", 15)
+    until(lambda: not is_alive(frozen.pid), "the end of the frozen worker")
 
 
 # ---------------------------------------------------------------- drivers and executors killed
@@ -143,7 +143,7 @@ def test_a_killed_driver_resumes_from_the_retained_checkpoint(make_env: MakeEnv,
     finally:
         process.kill()
         process.wait()
-    until(lambda: not any(map(is_alive, seen["pids"])), "the end of the workers without their driver", 20)
+    until(lambda: not any(map(is_alive, seen["pids"])), "the end of the workers without their driver")
     env = make_env(2, {"execution.state-recovery.path": str(latest_checkpoint(checkpoints))})
     with_checkpoints(env, tmp_path / "more-checkpoints")
     counted(env, records, None).sink_to(file_sink(out)).name("files").uid("files")

@@ -114,7 +114,7 @@ def test_the_format_of_state_tables_is_known_in_a_session_of_the_user(outcome: d
 def test_a_lost_worker_under_the_users_settings_is_a_failure_and_is_not_run_again(outcome: dict[str, Any]) -> None:
     """Spark would run the stage again by itself: what it starts is told to leave."""
     assert "worker" in outcome["lost worker"]
-    assert outcome["lost worker took"] < 15
+    assert outcome["lost worker took"] < 120
     assert outcome["runs of the lost worker"] == 1
     assert outcome["after the lost worker"] == list(range(10))
 

