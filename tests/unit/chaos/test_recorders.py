@@ -79,7 +79,7 @@ def test_a_commit_before_the_end_of_its_checkpoint_is_doubled(
             self.notify_complete(checkpoint_id)
 
         monkeypatch.setattr(SinkOperator, "update_state", hasty)
-    faults = [StorageFails(checkpoint=3, for_ms=200), KillWorker(checkpoint=5)]
+    faults = [StorageFails(checkpoint=3, for_ms=200, how="full"), KillWorker(checkpoint=5)]
     run = run_in_process(tmp_path / "round 1", slow, faults)
     assert run.segments[-1].restarts == 1
     verdict = compare(expected, run)

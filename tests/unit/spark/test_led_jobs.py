@@ -179,7 +179,7 @@ def test_a_leader_falls_back_to_an_older_checkpoint_of_the_one_before_when_the_n
     until(lambda: completed(first) >= 1 and visible_lines(jobs.folder / "out"), "results of the first")
     seen = jobs.newest()
     until(lambda: jobs.newest() >= seen + 3, "checkpoints of the first")
-    monkeypatch.setattr(running_jobs, "_started", {first})
+    monkeypatch.setattr(running_jobs, "_started", {first: 0})
     running_jobs._leave_at_exit()
     with pytest.raises(JobSuspendedError):
         first.client.get_job_execution_result().result(60)
@@ -296,7 +296,7 @@ def test_a_program_that_ends_gives_its_lease_back_and_the_job_goes_on_elsewhere(
     """An exception after `execute_async`, or `sys.exit` in a handler of SIGTERM: that is no wish to cancel the job."""
     first = jobs.lead(per_second=200.0)
     until(lambda: completed(first) >= 2, "checkpoints of the first")
-    monkeypatch.setattr(running_jobs, "_started", {first})
+    monkeypatch.setattr(running_jobs, "_started", {first: 0})
     running_jobs._leave_at_exit()
     with pytest.raises(JobSuspendedError, match="its program has ended, and has given its lease back"):
         first.client.get_job_execution_result().result(60)
@@ -313,7 +313,7 @@ def test_a_job_without_high_availability_is_cancelled_with_its_program(monkeypat
     env = environment({"rest.enabled": "false"})
     counted(env, None, 200.0).sink_to(DiscardingSink())
     manager = start_job(env, monkeypatch)
-    monkeypatch.setattr(running_jobs, "_started", {manager})
+    monkeypatch.setattr(running_jobs, "_started", {manager: 0})
     running_jobs._leave_at_exit()
     with pytest.raises(JobCancelledError):
         manager.client.get_job_execution_result().result(60)

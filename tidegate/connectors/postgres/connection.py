@@ -32,6 +32,11 @@ class PostgresError(TidegateError):
     """The database has refused something, or does not answer; the message names the connector and what to do."""
 
 
+class DatabaseUnavailableError(PostgresError):
+    """The database is away, breaks the connection off or has no room. It may be over at the next try: the restart
+    strategy alone decides how often a job tries again, which ends sooner when its own program fails in the same way."""
+
+
 def check_installed(connector: str) -> None:
     try:
         import psycopg  # noqa: F401
@@ -166,7 +171,9 @@ class DatabaseUrl:
             hint = ". This user may not replicate: ALTER ROLE ... REPLICATION"
         elif isinstance(error, psycopg.OperationalError) and doing == "connecting":
             hint = ". Check host, port, database, user and password of the url"
-        return PostgresError(f"{self.connector}, {self}: {doing}: {text}{hint}")
+        final = not isinstance(error, psycopg.OperationalError) or any(sign in text for sign in _FINAL)
+        kind = PostgresError if final else DatabaseUnavailableError
+        return kind(f"{self.connector}, {self}: {doing}: {text}{hint}")
 
     def __str__(self) -> str:
         import psycopg
