@@ -10,11 +10,12 @@ import contextlib
 import enum
 from collections.abc import Callable, Iterator
 
-from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
+from tidegate.common.errors import StorageUnavailableError
 from tidegate.common.ids import CheckpointId, SubtaskIndex, VertexId
 from tidegate.storage.cleanup import OrderedDeletions
-from tidegate.storage.files import Files
+from tidegate.storage.files import Files, reading
 from tidegate.storage.filesystem import FileSystemStorage
+from tidegate.storage.job_directory import LOCK
 from tidegate.storage.job_lock import JobLock
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.reader import FileStateSource
@@ -34,9 +35,10 @@ class FakeFiles:
     """Files in a dict. `mishap` is asked before every operation: (operation, path) -> what becomes of it. Operations:
     create, write, commit, discard, read, list, delete."""
 
-    remote = False
-
-    def __init__(self) -> None:
+    def __init__(self, remote: bool = False, locked: bool = False) -> None:
+        """`remote`: as the files of an object store, which are read as a whole. `locked`: a run has its lock in it."""
+        self.remote = remote
+        self._locked = locked
         self.content: dict[str, bytes] = {}
         self.mishap: Callable[[str, str], Mishap] = lambda operation, path: Mishap.NONE
         self.quiet = False  # nothing fails while this is set
@@ -93,10 +95,11 @@ class FakeFiles:
         return FakeOutput(self, path)
 
     def read(self, path: str) -> bytes:
-        mishap = self.attempt("read", path)
-        if path not in self.content:
-            raise SnapshotDamagedError(f"cannot read {self.describe(path)}: there is no such file or directory")
-        data = self.content[path]
+        with reading(self, path):
+            mishap = self.attempt("read", path)
+            if path not in self.content:
+                raise FileNotFoundError(path)
+            data = self.content[path]
         return data[:-1] if mishap is Mishap.GARBLED else data
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
@@ -109,7 +112,8 @@ class FakeFiles:
     def names(self, path: str) -> list[str]:
         self.attempt("list", path)
         prefix = f"{path}/" if path else ""
-        return sorted({name[len(prefix) :].partition("/")[0] for name in self.content if name.startswith(prefix)})
+        names = {name[len(prefix) :].partition("/")[0] for name in self.content if name.startswith(prefix)}
+        return sorted(names | {LOCK} if self._locked and not path else names)
 
     def delete_file(self, path: str, for_good: bool = False) -> None:
         self.attempt("delete", path, lambda: self._drop([path]))
@@ -154,9 +158,9 @@ class FakeLock:
 class FakeStorage(FileSystemStorage):
     """`min_file_size` is 0 by default, so that all state goes through the fake files."""
 
-    def __init__(self, job_id: str = "job", min_file_size: int = 0) -> None:
+    def __init__(self, job_id: str = "job", min_file_size: int = 0, remote: bool = False) -> None:
         super().__init__("/fake", job_id, min_file_size=min_file_size)
-        self.fake_files = FakeFiles()
+        self.fake_files = FakeFiles(remote, locked=True)
         self.write_delay_ms: Callable[[CheckpointId, VertexId, SubtaskIndex], float] = lambda *_: 0.0
         self.on_orphans_left: Callable[[], None] = lambda: None
         self._folders: dict[str, FakeFiles] = {}
@@ -184,7 +188,7 @@ class FakeStorage(FileSystemStorage):
         if uri == self.root:
             return self.fake_files
         if uri not in self._folders:
-            self._folders[uri] = FakeFiles()
+            self._folders[uri] = FakeFiles(self.fake_files.remote)
             self._folders[uri].mishap = self._mishap
         return self._folders[uri]
 
@@ -194,7 +198,7 @@ class FakeStorage(FileSystemStorage):
 
     def successor(self, job_id: str) -> FakeStorage:
         """A directory for the next leader of the job, in the same store."""
-        made = FakeStorage(job_id, self._min_file_size)
+        made = FakeStorage(job_id, self._min_file_size, self.fake_files.remote)
         made.fake_files.mishap = self.fake_files.mishap
         made.write_delay_ms = self.write_delay_ms
         made._folders = {**self._folders, self.root: self.fake_files}

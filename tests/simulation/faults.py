@@ -51,7 +51,7 @@ class FaultPlan:
                     self._armed.append((rng.randint(1, 4), strike))
                 else:
                     self._plan(strike, 600 if checkpointing else 200)
-        elif sim.led is not None and rng.random() < sim.savepoints_taken.stop_share:
+        elif sim.savepoints_taken.possible and rng.random() < sim.savepoints_taken.stop_share:
             self._plan(sim.savepoints_taken.stop, 600)
         if scenario.faulty:
             self._plan_faults(scenario)
@@ -170,7 +170,8 @@ class FaultPlan:
         target = ""
         if savepoint:
             self._savepoint_requests.add(number)
-            target = sim.savepoints_taken.new_target() if sim.restarts is not None or sim.led is not None else ""
+            in_folder = sim.restarts is not None or sim.led is not None or self._rng.random() < 0.5
+            target = sim.savepoints_taken.new_target() if in_folder and sim.savepoints_taken.possible else ""
         sim.requests[number] = 0
         sim.trace(f"the user asks for a {'savepoint' if savepoint else 'checkpoint'}")
         sim.on_event(lambda now: sim.master.on_checkpoint_request(number, savepoint, now, target))

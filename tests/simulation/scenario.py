@@ -122,7 +122,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         if not rescale and rng.random() < 0.15 and variation is not Variation.LED:
             storage = JobManagerStorage()
         else:
-            storage = FakeStorage(min_file_size=rng.choice((0, 0, 150)))
+            storage = FakeStorage(min_file_size=rng.choice((0, 0, 150)), remote=rng.random() < 0.3)
     lean = (0.3, 1.0, 1.0, 3.0)
     return Scenario(
         seed=seed,

@@ -32,6 +32,8 @@ _ALL = _WRITING | _READING | _DELETING
 class StorageFaults:
     """Drawn once. `begin` makes them strike."""
 
+    trouble_share = 0.5  # of the runs have single operations that fail
+    rates = (0.02, 0.05, 0.2)  # of them
     metadata_share = 0.2  # of the damaged files
     kinds = ("lost", "torn", "rotten", "swapped")  # of damage
 
@@ -48,9 +50,9 @@ class StorageFaults:
         self._outages: list[tuple[float, float, frozenset[str]]] = []  # (from, until, operations that fail)
         self._garble_rate = 0.0
         self._garbled_paths: set[str] = set()  # whose latest read was garbled
-        if rng.random() < 0.5:
+        if rng.random() < self.trouble_share:
             self._left = rng.randint(1, 6)
-            self._rate = rng.choice((0.02, 0.05, 0.2))
+            self._rate = rng.choice(self.rates)
             self._operations = rng.choice((_WRITING, _WRITING, _READING, _DELETING, _ALL))
             self._crash_rate = rng.choice((0.0, 0.0, 0.3))
         for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):

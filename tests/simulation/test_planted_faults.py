@@ -23,7 +23,7 @@ from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
 from tidegate.jobmanager.working_states import Restoring
 from tidegate.protocol.messages import TriggerCheckpoint
-from tidegate.storage import cleanup, filesystem, job_directory, reader
+from tidegate.storage import cleanup, files, filesystem, job_directory, reader
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.work_queues import WorkQueues
 from tidegate.taskmanager.failure import RestoreFailure
@@ -37,6 +37,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*never emits anything")
 def what_cannot_be_read_counts_as_damaged(patch: Patch) -> None:
     """A storage that is away for a moment makes the job fall back."""
     patch.setattr(RestoreFailure, "proves_damage", property(lambda self: isinstance(self.cause, SnapshotError)))
+
+
+def a_file_that_is_gone_for_good_counts_as_away(patch: Patch) -> None:
+    patch.setattr(files, "is_gone", lambda files, path: False)
+    patch.setattr(FaultPlan, "damage_share", 1.0)
+    patch.setattr(StorageFaults, "metadata_share", 0.0)
+    patch.setattr(StorageFaults, "kinds", ("lost",))
 
 
 def checksums_are_not_checked(patch: Patch) -> None:
@@ -73,6 +80,8 @@ def metadata_that_was_not_written_counts(patch: Patch) -> None:
             return ""
 
     patch.setattr(FileSystemStorage, "write_metadata", always)
+    patch.setattr(StorageFaults, "trouble_share", 1.0)
+    patch.setattr(StorageFaults, "rates", (0.2,))
 
 
 def a_repeated_trigger_begins_a_checkpoint_again(patch: Patch) -> None:
@@ -130,6 +139,7 @@ def deletions_overtake_writes(patch: Patch) -> None:
 
 BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (what_cannot_be_read_counts_as_damaged, Mode.ALIGNED, Variation.PLAIN),
+    (a_file_that_is_gone_for_good_counts_as_away, Mode.ALIGNED, Variation.PLAIN),
     (checksums_are_not_checked, Mode.ALIGNED, Variation.PLAIN),
     (metadata_of_another_checkpoint_counts, Mode.ALIGNED, Variation.PLAIN),
     (two_drivers_write_into_one_checkpoint, Mode.UNALIGNED, Variation.RESCALE),
