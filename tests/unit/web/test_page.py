@@ -17,10 +17,17 @@ from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, Check
 from tidegate.fault_tolerance.checkpoint_view import CheckpointViews
 from tidegate.jobmanager.job_view import StateView
 from tidegate.jobmanager.recent_warnings import WarningView
+from tidegate.web import documents
 
 pytestmark = pytest.mark.timeout(300)
 
 STATIC = Path(__file__).parents[3] / "tidegate" / "web" / "static"
+
+TRANSFERRED = """
+    const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+    return { files: all.length, bytes: all.reduce((sum, entry) => sum + entry.transferSize, 0) };
+"""
+"""What came over the network since the page was opened."""
 
 
 @pytest.fixture
@@ -247,10 +254,20 @@ def test_it_fits_on_a_phone_in_light_and_dark(page: FakePage, scheme: str) -> No
 def test_64_subtasks_are_shown(page: FakePage) -> None:
     page.jobs.shown = sample_view("wide", 64)
     page.job_id = page.jobs.shown.job_id
-    page.open()
-    page.to_job()
-    page.press('[data-key="vertex-1"]')
-    page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 64)
+    page.browser.execute_cdp_cmd("Network.enable", {})
+    page.browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
+    try:
+        page.open()
+        page.to_job()
+        page.press('[data-key="vertex-1"]')
+        page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 64)
+        loaded = page.script(TRANSFERRED)
+    finally:
+        page.browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": False})
+        page.browser.execute_cdp_cmd("Network.disable", {})
+    event = len(msgspec.json.encode(documents.job(page.jobs.shown, 0.0)))  # is told of when the stream has ended
+    assert loaded["files"] >= len(list(STATIC.iterdir())) - 1
+    assert 20_000 < loaded["bytes"] + event < 300_000, (loaded, event)
 
 
 def test_10_000_checkpoints_are_counted_and_only_the_newest_are_kept(page: FakePage) -> None:
