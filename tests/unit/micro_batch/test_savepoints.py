@@ -102,8 +102,9 @@ class Numbered(MapFunction, CheckpointedFunction):
         self.state.update([self.count])
 
 
-def job(parallelism: int, savepoint: str | None = None) -> DataStream:
+def job(parallelism: int, savepoint: str | None = None, backend: str = "hashmap") -> DataStream:
     config = {"tidegate.network.batch-size": "4"}  # STREAMING reads no more than that in a step
+    config["state.backend.type"] = backend
     if savepoint is not None:
         config["execution.state-recovery.path"] = savepoint
     env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(config))
@@ -137,7 +138,14 @@ def expected() -> list[Any]:
     return found + [("window", key, total) for (key, _), total in windows.items()]
 
 
-def first_part(mode: str, target: Path, parallelism: int, savepoint: str | None = None, steps: int = 3) -> list[Any]:
+def first_part(
+    mode: str,
+    target: Path,
+    parallelism: int,
+    savepoint: str | None = None,
+    steps: int = 3,
+    backend: str = "hashmap",
+) -> list[Any]:
     """Runs some of the job and stops it with a savepoint at `target`."""
     if mode == "MICRO_BATCH":
         engine = Engine.collecting(job(parallelism, savepoint), max_records=12, kills=1, seed=steps)
@@ -145,7 +153,7 @@ def first_part(mode: str, target: Path, parallelism: int, savepoint: str | None 
             assert not engine.run_batch().ended
         engine.savepoint(target)
         return engine.results
-    with InProcessJob.collecting(job(parallelism, savepoint)) as running:
+    with InProcessJob.collecting(job(parallelism, savepoint, backend)) as running:
         running.step(6 * steps)
         running.stop(target)
         running.run_to_end()
@@ -166,12 +174,12 @@ def batch_results(stream: DataStream) -> list[Any]:
     return BatchEngine(plan_batches(graph, RuntimeSettings(), 1 << 20, None, start)).run()
 
 
-def the_rest(mode: str, parallelism: int, savepoint: str) -> list[Any]:
+def the_rest(mode: str, parallelism: int, savepoint: str, backend: str = "hashmap") -> list[Any]:
     if mode == "BATCH":
         return batch_results(job(parallelism, savepoint))
     if mode == "MICRO_BATCH":
         return Engine.collecting(job(parallelism, savepoint), max_records=12, kills=1).run().results
-    with InProcessJob.collecting(job(parallelism, savepoint)) as running:
+    with InProcessJob.collecting(job(parallelism, savepoint, backend)) as running:
         running.run_to_end()
         return running.results
 
@@ -201,6 +209,18 @@ def test_through_three_modes_and_back(tmp_path: Path) -> None:
         results += first_part(mode, target, number + 1, savepoint, steps=2)
         savepoint = str(target)
     results += the_rest("STREAMING", 2, str(savepoint))
+    assert sorted(results) == sorted(expected())
+
+
+def test_from_rocksdb_and_back(tmp_path: Path) -> None:
+    """What is in RocksDB in STREAMING mode is in buckets in MICRO_BATCH mode, and in RocksDB again."""
+    results: list[Any] = []
+    savepoint: str | None = None
+    for number, mode in enumerate(("STREAMING", "MICRO_BATCH")):
+        target = tmp_path / f"savepoint-{number}"
+        results += first_part(mode, target, 2 + number, savepoint, steps=2, backend="rocksdb")
+        savepoint = str(target)
+    results += the_rest("STREAMING", 2, str(savepoint), backend="rocksdb")
     assert sorted(results) == sorted(expected())
 
 
