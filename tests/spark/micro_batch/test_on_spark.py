@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,12 @@ def test_an_exception_is_told_with_its_operator(make_env: MakeEnv) -> None:
     env.from_collection([1, 0]).map(lambda n: 1 // n).name("Divide").print()
     with pytest.raises(JobExecutionError, match=r"(?s)Divide.*ZeroDivisionError"):
         env.execute("dividing")
+
+
+@pytest.mark.soak
+def test_a_program_that_is_larger_than_a_broadcast_runs(make_env: MakeEnv) -> None:
+    """Of more than 1 MB PySpark would make one, which Spark's stateful operators cannot read."""
+    env = make_env(1, {"execution.runtime-mode": "MICRO_BATCH"})
+    large = os.urandom(3 << 20)
+    with env.from_collection([1, 2]).map(lambda n: n + len(large)).execute_and_collect("large") as results:
+        assert sorted(results) == [1 + (3 << 20), 2 + (3 << 20)]

@@ -6,9 +6,10 @@ is computed twice, and all of them have the same batch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -31,6 +32,8 @@ _SETTINGS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
 }
+_BROADCAST_FROM = "spark.broadcast.UDFCompressionThreshold"
+_LARGEST = (1 << 31) - 1
 
 
 def check_spark() -> None:
@@ -81,11 +84,12 @@ def start_query(
     places = json.dumps(sorted(plan.places.values()))
     rows = own.readStream.format(FORMAT).option(CONTROL_OPTION, control).option(PLACES_OPTION, places).load()
     pickled = bytes(cloudpickle.dumps(plan))
-    for vertex in plan.graph.vertices:
-        number = int(vertex.vertex_id)
-        mine = {place: subtask for (v, subtask), place in plan.places.items() if v == number}
-        processor = StageProcessor(bundle, pickled, number, mine, logs, attempt)
-        rows = rows.groupBy("place").transformWithState(processor, ROW_SCHEMA, "append", "None")
+    with _no_broadcast(session):
+        for vertex in plan.graph.vertices:
+            number = int(vertex.vertex_id)
+            mine = {place: subtask for (v, subtask), place in plan.places.items() if v == number}
+            processor = StageProcessor(bundle, pickled, number, mine, logs, attempt)
+            rows = rows.groupBy("place").transformWithState(processor, ROW_SCHEMA, "append", "None")
     writer = (
         rows.writeStream.queryName(name)
         .foreachBatch(on_batch)
@@ -93,3 +97,16 @@ def start_query(
         .option("checkpointLocation", location)
     )
     return writer.trigger(processingTime=f"{interval_ms} milliseconds").start()
+
+
+@contextlib.contextmanager
+def _no_broadcast(session: SparkSession) -> Iterator[None]:
+    """PySpark makes a broadcast of a function that is larger than 1 MB, with what belongs to it: a program with much
+    code, or with a collection in its plan. Spark's process that prepares a stateful operator cannot read one."""
+    conf = session.sparkContext._jsc.sc().conf()
+    before = conf.get(_BROADCAST_FROM, "1m")
+    conf.set(_BROADCAST_FROM, f"{_LARGEST}b")
+    try:
+        yield
+    finally:
+        conf.set(_BROADCAST_FROM, before)
