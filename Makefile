@@ -8,7 +8,7 @@ UNIT_JOBS ?= 3
 FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test test-matrix lint format typecheck unit bench bench-peers notebook soak soak-kills soak-ha soak-connectors fuzz kafka postgres lock docs api-report clean
+.PHONY: help setup demo test test-matrix lint format typecheck unit bench bench-peers notebook soak soak-kills soak-ha soak-connectors soak-micro-batch fuzz kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -71,6 +71,9 @@ soak-ha: setup  ## kill supervised drivers on every kind of store, and try `tide
 soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
 	$(PY) -m tests.connectors.soak
 	TIDEGATE_SOAK=1 $(PY) -m pytest -q -m soak tests/connectors
+
+soak-micro-batch: setup  ## kill workers, executors, the JVM and drivers of jobs in MICRO_BATCH mode, 50 times
+	$(PY) -m tests.spark.micro_batch.soak
 
 fuzz: setup  ## feed every decoder and reader with damaged bytes, for a long time (FUZZ=examples per test)
 	TIDEGATE_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/fuzz tests/unit/windows/test_against_the_model.py -n $(JOBS) --timeout 0

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.spark.micro_batch.kills import a_batch_more, kill
 from tests.spark.micro_batch.needed import needs_micro_batch
 from tests.spark.micro_batch.program import CountPerKey, build, expected, output, settings
 from tests.spark.programs import spark_installation
@@ -48,55 +46,14 @@ def test_whoever_is_killed_the_output_is_exact(tmp_path: Path, master: str, vict
     with open(tmp_path / "log", "wb") as log:
         for _ in range(2 + len(victims)):
             driver = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | spark_installation())
-            while left and _a_batch_more(tmp_path, driver):
+            while left and a_batch_more(tmp_path, driver):
                 time.sleep(draw.random())
-                killed += _kill(driver.pid, left.pop(0))
+                killed += kill(driver.pid, left.pop(0))
             if driver.wait(240) == 0:
                 break
     assert driver.returncode == 0, (tmp_path / "log").read_text()[-3000:]
     assert killed >= len(victims) - 1
     assert output(tmp_path) == expected(RECORDS)
-
-
-def _batches(folder: Path) -> int:
-    commits = folder / "location" / "commits"
-    return len(list(commits.glob("[0-9]*"))) if commits.exists() else 0
-
-
-def _a_batch_more(folder: Path, driver: subprocess.Popen[bytes]) -> bool:
-    """False: the driver is gone before that."""
-    before, deadline = _batches(folder), time.monotonic() + 300
-    while driver.poll() is None and time.monotonic() < deadline:
-        if _batches(folder) > before:
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def _kill(driver: int, victim: str) -> int:
-    """How many were killed."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for process in _candidates(driver, victim):
-            os.kill(process, signal.SIGKILL)
-            return 1
-    return 0
-
-
-def _candidates(driver: int, victim: str) -> Iterator[int]:
-    if victim == "driver":
-        yield driver
-        return
-    for child in psutil.Process(driver).children(recursive=True):
-        if _kind(child) == victim:
-            yield child.pid
-
-
-def _kind(process: psutil.Process) -> str:
-    line, parent = process.cmdline(), process.parent()
-    if "java" in line[0]:
-        return "executor" if any("CoarseGrainedExecutorBackend" in word for word in line) else "jvm"
-    forked = parent is not None and parent.cmdline() == line  # by a daemon, which is not what is meant
-    return "worker" if forked and "daemon" in " ".join(line) else "another"
 
 
 # ---------------------------------------------------------------- savepoints
