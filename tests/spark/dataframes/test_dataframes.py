@@ -173,6 +173,8 @@ def test_bad_input(spark: Any, make_env: Env) -> None:
                 env.from_spark(spark.range(1).selectExpr("id", f"{sql} bad"))
         with pytest.raises(ConfigurationError, match=r"column 'a\.b\[\]' has the type variant"):
             env.from_spark(spark.range(1).selectExpr("named_struct('b', array(parse_json('1'))) a"))
+        with pytest.raises(ConfigurationError, match=r"column 'a\.b' is a struct without fields"):  # 3.5 has no such
+            env.from_spark(spark.range(1).select().selectExpr("named_struct('b', struct()) a"))
     else:
         with pytest.raises(ConfigurationError, match="cannot say which columns the DataFrame has"):
             env.from_spark(spark.range(1).selectExpr("make_interval(1, 1) bad"))
@@ -180,8 +182,6 @@ def test_bad_input(spark: Any, make_env: Env) -> None:
         env.from_spark(spark.range(1).selectExpr("1 a", "2 a"))
     with pytest.raises(ConfigurationError, match="from_spark: there are no columns"):
         env.from_spark(spark.range(3).select())  # neither files nor Arrow count rows without columns
-    with pytest.raises(ConfigurationError, match=r"column 'a\.b' is a struct without fields"):
-        env.from_spark(spark.range(1).select().selectExpr("named_struct('b', struct()) a"))
     with pytest.raises(ConfigurationError, match=r"has no end; use from_spark_stream\(\)"):
         env.from_spark(spark.readStream.format("rate").load())
     with pytest.raises(ConfigurationError, match=r"not a streaming one; use from_spark\(\)"):
@@ -196,8 +196,9 @@ def test_bad_input(spark: Any, make_env: Env) -> None:
         env.from_collection([1]).to_spark()
     with pytest.raises(ConfigurationError, match="'n strong' is no schema that Spark understands"):
         env.from_collection([1]).to_spark("n strong")
-    with pytest.raises(ConfigurationError, match="column 'v' has the type variant"):
-        env.from_collection([1]).to_spark("v variant")
+    if has_python_data_sources():  # Spark 3.5 does not know the word
+        with pytest.raises(ConfigurationError, match="column 'v' has the type variant"):
+            env.from_collection([1]).to_spark("v variant")
     env = make_env(1)
     mixed = env.from_collection([Row(a=1, b="x"), Row(a=2, b="y" * 500), Row(a="three", b="z")])
     with pytest.raises(

@@ -13,7 +13,8 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.functions import lit
+from pyspark.sql.types import NullType, StructField, StructType
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
@@ -122,8 +123,12 @@ def _run(
         delete_folder(folder)
         return session.createDataFrame([], struct)
     delete_at_exit(folder)
-    numbered = StructType([StructField(f"c{i}", f.dataType, f.nullable) for i, f in enumerate(struct.fields)])
-    return session.read.schema(numbered).parquet(*[spark_path(folder, name) for name in names]).toDF(*struct.names)
+    numbered = [StructField(f"c{i}", f.dataType, f.nullable) for i, f in enumerate(struct.fields)]
+    # PySpark 3.5 cannot read columns that hold nothing but nulls from Parquet.
+    read = session.read.schema(StructType([f for f in numbered if not isinstance(f.dataType, NullType)]))
+    rows = read.parquet(*[spark_path(folder, name) for name in names])
+    columns = [lit(None).alias(f.name) if isinstance(f.dataType, NullType) else rows[f.name] for f in numbered]
+    return rows.select(*columns).toDF(*struct.names)
 
 
 class ArrowParquetFactory(BulkWriterFactory):
