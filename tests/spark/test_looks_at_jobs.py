@@ -1,5 +1,5 @@
 """Real jobs on Spark, looked at from outside while they run: by every command, as Prometheus does, by requests that are
-made from the description of the REST calls."""
+made from the description of the REST calls, and a MICRO_BATCH job by its page too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.spark.micro_batch import program
+from tests.spark.micro_batch.needed import needs_micro_batch
 from tests.spark.recovery_kit import completed, counted, kill, until, with_checkpoints
+from tests.unit.web.conftest import browser  # noqa: F401
+from tests.unit.web.page_kit import Page
 from tidegate.cli.main import main
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.datastream.connectors import DiscardingSink
@@ -135,3 +139,48 @@ def test_a_running_job_answers_as_it_is_described(make_env: MakeEnv, tmp_path: P
         done = client.view().checkpoints.completed
         until(lambda: client.view().checkpoints.completed > done, "the job goes on")
         assert client.attempt() == 0
+
+
+@needs_micro_batch
+def test_a_micro_batch_job_is_shown_by_page_rest_and_commands(
+    browser: Any,  # noqa: F811
+    make_env: MakeEnv,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings_ = program.settings(tmp_path, 500) | {"pipeline.name": "small batches"}
+    env = make_env(2, settings_)
+    program.build(env, tmp_path, None, program.CountPerKey())
+    client: Any = env.execute_async("small batches")
+    try:
+        until(lambda: client.view().checkpoints.completed >= 2, "two batches")
+        job = record_of(client)
+        page = Page(browser, job.url, job.token, job.job_id)
+        browser.get_log("browser")
+        page.open()
+        page.wait(lambda: "MICRO_BATCH" in page.text, 60)
+        page.to_job()
+        page.wait(lambda: len(page.all("svg.graph .vertex")) == 2, 60)
+        page.tab("checkpoints")
+        page.wait(lambda: page.all("[data-key^=cp-]"), 60)
+        page.tab("state")
+        page.wait(lambda: "count" in page.text and "50" in page.text, 60)
+        assert page.complaints == []
+
+        assert main(["show", "--json", job.job_id]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["mode"], shown["status"], len(shown["vertices"])) == ("MICRO_BATCH", "RUNNING", 2)
+        assert main(["show", job.job_id]) == 0
+        assert "batches: " in capsys.readouterr().out
+        assert main(["checkpoints", "--json", job.job_id]) == 0
+        assert json.loads(capsys.readouterr().out)["counts"]["completed"] >= 2
+        assert main(["state", "--json", job.job_id, "count", "count", "7"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        (one,) = answer["answers"]
+        assert (answer["level"], one["found"]) == ("committed", True)
+        families = scraped(job)
+        assert families["tidegate_job_lastCheckpointDuration"].samples
+        assert sum(s.value for s in families["tidegate_task_numRecordsIn"].samples) > 0
+    finally:
+        client.cancel().result()
+        browser.get("about:blank")
