@@ -100,10 +100,11 @@ def test_the_settings_of_a_job_come_from_the_configuration() -> None:
         "heartbeat.interval": "100 ms",
         "heartbeat.timeout": "2 s",
         "tidegate.slot.start-timeout": "3 s",
+        "tidegate.slot.restore-timeout": "4 s",
         "execution.state-recovery.ignore-unclaimed-state": "true",
     }
     assert JobSettings.from_configuration("j", Configuration.from_dict(keys)) == JobSettings(
-        "j", 100, 2_000, 3_000, allow_non_restored_state=True, max_repeated_failures=3
+        "j", 100, 2_000, 3_000, restore_timeout_ms=4_000, allow_non_restored_state=True, max_repeated_failures=3
     )
 
 
