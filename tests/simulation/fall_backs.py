@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.fake_storage import FakeFiles, FakeStorage
@@ -30,15 +31,16 @@ class FallBacks:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._written: dict[tuple[str, CheckpointId], CheckpointMetadata] = {}  # (root, checkpoint)
-        self._initial: RestorePoint | None = None  # of this driver
+        self._given: list[RestorePoint] = []  # that this driver was started with
         self._refused: set[CheckpointId] = set()  # by it
         self._results: dict[str, list[tuple[int, Ident]]] = {}  # sink -> (newest checkpoint by then, record)
         self.excused: dict[str, Counter[Ident]] = {}  # sink of a client -> records that may have come again
         self.times = 0
 
     # ------------------------------------------------------------ what is known
-    def on_new_driver(self, initial: RestorePoint | None) -> None:
-        self._initial = initial
+    def on_new_driver(self, initial: RestorePoint | None, older: Sequence[RestorePoint] = ()) -> None:
+        """`older`: those of earlier leaders behind it."""
+        self._given = [] if initial is None else [initial, *older]
         self._refused.clear()
 
     def on_writing(self, metadata: CheckpointMetadata) -> None:
@@ -50,9 +52,9 @@ class FallBacks:
         newest = max((checkpoint.checkpoint_id for checkpoint in completed), default=0)
         self._results.setdefault(sink, []).extend((newest, row[0]) for row in rows)
 
-    def written(self, n: CheckpointId) -> CheckpointMetadata:
-        """The metadata of a checkpoint in the directory of this driver, as it was before any damage."""
-        return self._written[self._sim.storage.root, n]
+    def written(self, n: CheckpointId, storage: FakeStorage | None = None) -> CheckpointMetadata:
+        """The metadata of a checkpoint in the directory of this driver, or in another, as it was before any damage."""
+        return self._written[(storage or self._sim.storage).root, n]
 
     def on_orphans_left(self) -> None:
         """The storage could not be looked through for what belongs to no checkpoint."""
@@ -69,17 +71,18 @@ class FallBacks:
         folders = storage.all_folders() if isinstance(storage, FakeStorage) else []
         return any(path in message for files in folders for path in files.damaged)
 
-    def check_damaged(self, n: CheckpointId) -> None:
+    def check_damaged(self, n: CheckpointId, storage: FakeStorage | None = None) -> None:
         """Somebody takes the metadata of a checkpoint for damaged."""
-        files = self._sim.storage.fake_files
+        files = (storage or self._sim.storage).fake_files
         check(metadata_file(n) in files.damaged, f"nobody has damaged the metadata of checkpoint {n}")
 
     def _is_damaged(self, n: CheckpointId) -> bool:
-        storage, initial = self._sim.storage, self._initial
+        storage = self._sim.storage
         if not isinstance(storage, FakeStorage):
             return False
-        if initial is not None and initial.checkpoint_id == n:
-            metadata, files = initial.metadata, storage.folder(initial.root)
+        given = next((point for point in self._given if point.checkpoint_id == n), None)
+        if given is not None:
+            metadata, files = given.metadata, storage.folder(given.root)
             own = METADATA_NAME if metadata.self_contained else metadata_file(n)
         else:
             metadata, files, own = self.written(n), storage.fake_files, metadata_file(n)
@@ -115,6 +118,12 @@ class FallBacks:
         if any(m > n and metadata_file(CheckpointId(m)) in damaged for m in sim.world.completed):
             sim.trace(f"the user has to fall back to checkpoint {n}")
             self._to(n)
+
+    def leader_falls_back(self, n: int) -> None:
+        """The metadata of what the record names first is damaged."""
+        self._sim.struck["a leader falls back to what its record names"] += 1
+        self._sim.trace(f"the next leader has to fall back to checkpoint {n}")
+        self._to(n)
 
     def _to(self, n: int) -> None:
         sim = self._sim

@@ -102,6 +102,8 @@ class FaultPlan:
         if sim.led is not None:
             for _ in range(rng.choice((0, 1, 1, 2, 3))):
                 self._plan(rng.choice((sim.led.kill, sim.led.freeze)), within)
+            if rng.random() < self.damage_share:
+                self._armed.append((rng.randint(1, 4), self._damage))
         elif rng.random() < 0.15:
             claim = rng.random() < 0.5
             self._plan(lambda: sim.crash_driver(claim), within)
@@ -153,6 +155,8 @@ class FaultPlan:
             self._crash()
         elif self._sim.restarts is not None:
             self._sim.restarts.crash()
+        elif self._sim.led is not None:
+            self._sim.led.kill()
         else:
             self._sim.crash_driver(self._rng.random() < 0.5)
 

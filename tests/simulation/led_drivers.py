@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import end_checks, verify
 from tests.simulation.fake_storage import FakeStorage
+from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import CheckpointId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.protocol.instructions import DeleteClaimed, RecordSnapshot
+from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.job_directory import metadata_file
 from tidegate.storage.work_queues import Work
 
 if TYPE_CHECKING:
@@ -63,7 +66,8 @@ class LedDrivers:
         )
         if recorded and not savepoint:
             before = [(self.record, self._recorded_in)] if self.record else []
-            self._older = [*before, *self._older][: instruction.num_retained - 1]
+            readable = [named for named in (*before, *self._older) if named[0] not in instruction.refused]
+            self._older = readable[: instruction.num_retained - 1]
             self.record, self._recorded_in = n, sim.storage
             sim.world.completed[n] = sim.run_number, instruction.attempt  # whether or not anybody lives to hear of it
 
@@ -80,24 +84,39 @@ class LedDrivers:
         if self.stopped_at:
             with self._sim.undisturbed():
                 return self._sim.savepoints_taken.read(self.stopped_at)
-        if not self.record:
-            return self._started_from
-        with self._sim.undisturbed():
-            metadata = self._recorded_in.read_metadata(self.record)
-            end_checks.check_whole(self._sim, metadata, self._recorded_in)
-            return RestorePoint(metadata, self._recorded_in.root, owned=True)
+        return self._points()[0] if self.record else self._started_from
 
     def older(self) -> list[RestorePoint]:
-        """What it may fall back to. Nobody may have deleted any of it."""
-        if self.stopped_at or not self.record:
-            return []
+        """What it may fall back to."""
+        return [] if self.stopped_at or not self.record else self._points()[1:]
+
+    def _points(self) -> list[RestorePoint]:
+        """What the record names, newest first, but for that whose metadata is damaged, as in `starting_points.py`.
+        Nobody may have deleted any of it."""
         points = []
         with self._sim.undisturbed():
-            for n, storage in self._older:
-                metadata = storage.read_metadata(n)
+            for n, storage in [(self.record, self._recorded_in), *self._older]:
+                try:
+                    metadata = storage.read_metadata(n)
+                except SnapshotDamagedError:
+                    self._sim.fall_backs.check_damaged(n, storage)
+                    continue
                 end_checks.check_whole(self._sim, metadata, storage)
                 points.append(RestorePoint(metadata, storage.root, owned=True))
         return points
+
+    # ------------------------------------------------------------ damage
+    def named(self) -> list[tuple[CheckpointMetadata, FakeStorage]]:
+        """The checkpoints that the record names, oldest first, as they were written."""
+        if self.stopped_at or not self.record:
+            return []
+        named = [(self.record, self._recorded_in), *self._older]
+        return [(self._sim.fall_backs.written(n, storage), storage) for n, storage in reversed(named)]
+
+    def can_spare(self, checkpoint_id: CheckpointId) -> bool:
+        """The metadata of another checkpoint that the record names is whole: without any the job could not begin."""
+        named = [] if not self.record else [(self.record, self._recorded_in), *self._older]
+        return any(n != checkpoint_id and metadata_file(n) not in s.fake_files.damaged for n, s in named)
 
     def begin_anew(self, point: RestorePoint) -> None:
         """The job is over. The user starts it from a savepoint, under another cluster id: with a record of its own."""
@@ -142,7 +161,10 @@ class LedDrivers:
         self.ended_for_another += bool(self.stopped_at)
         self._recording.clear()  # what was not written will be refused: the record has another epoch by then
         self._sim.lose_everything(frozen)
-        self._sim.start_again(self.recorded())
+        point = self.recorded()
+        if point is not None and not self.stopped_at and point.checkpoint_id < self.record:
+            self._sim.fall_backs.leader_falls_back(point.checkpoint_id)
+        self._sim.start_again(point)
 
     def next_directory(self) -> FakeStorage:
         made = self._sim.storage.successor(f"job-e{self._sim.run_number + 2}")

@@ -140,14 +140,16 @@ class Simulation(Workers, InstructionCarrier):
     def _new_master(self, initial: RestorePoint | None) -> JobMaster:
         scenario, storage, graph = self.scenario, self.storage, self.graph
         self.coordinator = None
-        self.fall_backs.on_new_driver(initial)
+        older = [] if self.led is None else self.led.older()
+        self.fall_backs.on_new_driver(initial, older)
         model: JobFaultTolerance = NoFaultTolerance(initial)
         if scenario.checkpoints is not None and storage is not None:
             self.look_again("what it starts from", lambda: self._metadata_at(initial))
             highest = self.look_again("the highest checkpoint", storage.highest_checkpoint)
             epoch = 0 if self.led is None else self.run_number + 1
             others = self.look_again("the other checkpoints", lambda: other_checkpoints(storage, initial))
-            older = [] if self.led is None else self.led.older()
+            if self.led is not None:
+                highest = max(highest, self.led.record)  # which may be damaged; new ones have to be higher
             self.coordinator = CheckpointCoordinator(
                 graph,
                 scenario.checkpoints,

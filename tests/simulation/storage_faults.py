@@ -97,15 +97,17 @@ class StorageFaults:
     def damage(self) -> bool:
         """Of a file that a completed checkpoint needs. False when there is none yet."""
         sim, rng = self._sim, self._rng
-        files: FakeFiles = sim.storage.fake_files
         completed = [c.metadata for c in sim.coordinator.store.checkpoints] if sim.coordinator is not None else []
-        if not completed:
+        retained = [(metadata, sim.storage) for metadata in completed] or ([] if sim.led is None else sim.led.named())
+        if not retained:
             return False
-        hit = completed[-1] if rng.random() < 0.7 else rng.choice(completed)
+        hit, storage = retained[-1] if rng.random() < 0.7 else rng.choice(retained)
+        files: FakeFiles = storage.fake_files
         # A file that was torn before its first byte has nothing left to damage.
         paths = sorted(path for path in checkpoint_files(hit) & files.content.keys() if files.content[path])
         own = metadata_file(hit.checkpoint_id)
-        if (not paths or rng.random() < self.metadata_share) and files.content.get(own):
+        spared = sim.led is not None and not sim.led.can_spare(hit.checkpoint_id)
+        if (not paths or rng.random() < self.metadata_share) and files.content.get(own) and not spared:
             paths = [own]
         if not paths:
             return False

@@ -18,6 +18,7 @@ from tests.simulation.simulation import Simulation
 from tests.simulation.storage_faults import StorageFaults
 from tests.simulation.test_planted_bugs import offset_of_the_batch_after
 from tidegate.common.errors import InternalError, SnapshotError, StorageUnavailableError
+from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
@@ -48,6 +49,12 @@ def a_file_that_is_gone_for_good_counts_as_away(patch: Patch) -> None:
 
 def checksums_are_not_checked(patch: Patch) -> None:
     patch.setattr(reader, "_is_whole", lambda data, handle: len(data) == handle.length)
+    patch.setattr(FaultPlan, "damage_share", 1.0)
+
+
+def the_record_goes_on_naming_what_was_refused(patch: Patch) -> None:
+    """It is deleted like any other, and has taken the place of one that can be read."""
+    patch.setattr(CheckpointCoordinator, "on_refused", lambda self, checkpoint_id: None)
     patch.setattr(FaultPlan, "damage_share", 1.0)
 
 
@@ -141,6 +148,8 @@ BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (what_cannot_be_read_counts_as_damaged, Mode.ALIGNED, Variation.PLAIN),
     (a_file_that_is_gone_for_good_counts_as_away, Mode.ALIGNED, Variation.PLAIN),
     (checksums_are_not_checked, Mode.ALIGNED, Variation.PLAIN),
+    (checksums_are_not_checked, Mode.ALIGNED, Variation.LED),
+    (the_record_goes_on_naming_what_was_refused, Mode.UNALIGNED, Variation.LED),
     (metadata_of_another_checkpoint_counts, Mode.ALIGNED, Variation.PLAIN),
     (two_drivers_write_into_one_checkpoint, Mode.UNALIGNED, Variation.RESCALE),
     (two_leaders_write_into_one_directory, Mode.ALIGNED, Variation.LED),
@@ -156,7 +165,9 @@ BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "mode", "variation"), BUGS, ids=[bug[0].__name__ for bug in BUGS])
+@pytest.mark.parametrize(
+    ("plant", "mode", "variation"), BUGS, ids=[f"{bug[0].__name__}-{bug[2].value}" for bug in BUGS]
+)
 def test_a_planted_bug_is_found(
     plant: Callable[[Patch], None], mode: Mode, variation: Variation, monkeypatch: Patch
 ) -> None:

@@ -59,6 +59,7 @@ class RecordSnapshot:
     savepoint: bool
     stop: bool  # the job ends with this savepoint
     num_retained: int  # of completed checkpoints, this one among them; not of savepoints
+    refused: tuple[CheckpointId, ...] = ()  # proved to be damaged: the record names them no longer
 
 
 class Recording(enum.Enum):

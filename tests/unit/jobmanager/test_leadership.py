@@ -148,6 +148,15 @@ def test_the_record_names_what_is_retained_behind_the_newest_checkpoint(tmp_path
     fourth.close()
 
 
+def test_the_record_names_no_checkpoint_that_was_refused_and_keeps_its_place_for_one_that_can_be_read() -> None:
+    record = JobRecord(job_id="0" * 32, name="job", graph=GraphOutline(operators=(), edges=()))
+    for n in (1, 2, 3):
+        record = applied(record, CheckpointCompleted(pointer(n), num_retained=3)) or record
+    found = applied(record, CheckpointCompleted(pointer(4), num_retained=3, refused=(CheckpointId(3),)))
+    assert found is not None
+    assert (found.checkpoint, found.older) == (pointer(4), (pointer(2), pointer(1)))
+
+
 def test_a_record_has_room_for_some_older_checkpoints_only() -> None:
     record = JobRecord(job_id="0" * 32, name="job", graph=GraphOutline(operators=(), edges=()))
     for n in range(1, 100):

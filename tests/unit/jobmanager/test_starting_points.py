@@ -187,6 +187,16 @@ def test_what_is_retained_of_earlier_leaders_is_fallen_back_to_in_order() -> Non
     assert "checkpoint 39 is damaged and there is no other one" in driver.ended.reason
 
 
+def test_what_was_refused_is_told_to_the_record() -> None:
+    driver = led_from(("/c/e2", 41), ("/c/e1", 40))
+    driver.fail("corrupt", corrupt_checkpoint=41)
+    driver.exit()
+    driver.run()
+    driver.wait(1_000)
+    driver.ack_all(42)
+    assert only(driver.of(RecordSnapshot, driver.written(42))).refused == (41,)
+
+
 def test_what_earlier_leaders_have_left_is_deleted_when_enough_is_recorded_in_its_place_and_not_before() -> None:
     driver = led_from(("/c/e2", 41), ("/c/e1", 40), ("/c/e1", 39))
     for n in (42, 43):

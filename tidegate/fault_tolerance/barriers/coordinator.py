@@ -125,6 +125,7 @@ class CheckpointCoordinator:
         # Aborted while their metadata is written: deleted after that, and until then none of their files.
         self._doomed: set[CheckpointId] = set()
         self._undecided: dict[CheckpointId, PendingCheckpoint] = {}  # being recorded when their attempt was over
+        self._refused: set[CheckpointId] = set()  # damaged ones, of earlier leaders too: the record may name them
         self._exceeded = False  # too many failures in a row: the attempt is about to be over
         self._drain: CheckpointRequest | None = None  # set from the drain of the sources until its savepoint is due
         self._drained = False  # the sources of this attempt were told to end
@@ -405,7 +406,12 @@ class CheckpointCoordinator:
         n, request = pending.checkpoint_id, pending.request
         path = request.target or below(self._root, checkpoint_directory(n))
         retained = self._settings.num_retained
-        self._out.append(RecordSnapshot(pending.attempt, n, path, pending.savepoint, request.stop, retained))
+        refused = tuple(sorted(self._refused))
+        self._out.append(RecordSnapshot(pending.attempt, n, path, pending.savepoint, request.stop, retained, refused))
+
+    def on_refused(self, checkpoint_id: CheckpointId) -> None:
+        """It is proved to be damaged, and an older one is restored."""
+        self._refused.add(checkpoint_id)
 
     def _decide(self, undecided: PendingCheckpoint, recorded: bool, now_ms: float) -> None:
         """The attempt is over: nobody is told, but the next one starts from what is recorded."""

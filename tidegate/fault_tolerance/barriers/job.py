@@ -54,7 +54,10 @@ class BarrierCheckpoints(JobFaultTolerance):
     def refuse(self, checkpoint_id: CheckpointId) -> Refusal:
         stop = self.coordinator.stopped
         if stop is None:
-            return self._points.refuse(checkpoint_id)
+            refusal = self._points.refuse(checkpoint_id)
+            if refusal is not Refusal.NOT_CURRENT:
+                self.coordinator.on_refused(checkpoint_id)
+            return refusal
         # Parts of the savepoint may be committed: nothing older will do any more.
         return Refusal.NOTHING_LEFT if stop.point.checkpoint_id == checkpoint_id else Refusal.NOT_CURRENT
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tidegate.common.ids import CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.jobmanager.leadership.job_record import JobRecord, SnapshotPointer, why_not
 from tidegate.protocol.instructions import Recording
@@ -85,6 +86,7 @@ RecordAnswer = RecordFound | RecordUnusable | RecordWritten | RecordRefused | Re
 class CheckpointCompleted:
     pointer: SnapshotPointer
     num_retained: int = 1  # so many are there as long as it is the newest one
+    refused: tuple[CheckpointId, ...] = ()  # that nobody may fall back to: their place is for those that can be read
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,11 @@ MAX_OLDER = 10
 def applied(record: JobRecord, change: Change) -> JobRecord | None:
     """The record with the change; None when it has been superseded. A checkpoint is never replaced by an older one."""
     match change:
-        case CheckpointCompleted(pointer, num_retained):
+        case CheckpointCompleted(pointer, num_retained, refused):
             if record.checkpoint is not None and pointer.checkpoint_id <= record.checkpoint.checkpoint_id:
                 return None
-            before = () if record.checkpoint is None else (record.checkpoint, *record.older)
+            named = () if record.checkpoint is None else (record.checkpoint, *record.older)
+            before = tuple(older for older in named if older.checkpoint_id not in refused)
             kept = min(num_retained - 1, MAX_OLDER)
             return msgspec.structs.replace(record, checkpoint=pointer, older=before[:kept])
         case SavepointCompleted(pointer, stop):

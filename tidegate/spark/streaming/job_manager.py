@@ -250,7 +250,7 @@ class JobManager(InstructionCarrier):
         change = (
             SavepointCompleted(pointer, instruction.stop)
             if instruction.savepoint
-            else CheckpointCompleted(pointer, instruction.num_retained)
+            else CheckpointCompleted(pointer, instruction.num_retained, instruction.refused)
         )
 
         def done(outcome: Recording) -> None:
