@@ -109,6 +109,13 @@ MICRO_BATCH_LOCATION = ConfigOption(
     "folder with the job's id (pipeline.job-id) below execution.checkpointing.dir, which has to be such a folder too. "
     "Without that a temporary one, which goes with the job, with a warning; refused when Spark is not local.",
 )
+MICRO_BATCH_LOCATION_MUST_EXIST = ConfigOption(
+    "tidegate.micro-batch.checkpoint-location-must-exist",
+    _BOOLEAN,
+    False,
+    "MICRO_BATCH: refuse to start where the checkpoint location has no job yet. Set it when the job has run once: a "
+    "location that was deleted, or whose disk is not mounted, is an error then, and no job that begins from nothing.",
+)
 MICRO_BATCH_TRIGGER = ConfigOption(
     "tidegate.micro-batch.trigger",
     _ENUM,

@@ -573,6 +573,34 @@ def test_the_location_of_another_query_of_spark(world: World) -> None:
         world.counting()
 
 
+def test_a_location_that_was_deleted_between_two_runs(world: World) -> None:
+    """Is a new one, or an error, as the settings say; with the error nothing is made in its place."""
+    world.counting(tidegate_micro__batch_max__records=1000).get_job_execution_result().result(60)
+    again: dict[str, Any] = {"tidegate_micro__batch_checkpoint__location__must__exist": "true"}
+    world.counting(**again).get_job_execution_result().result(60)
+    assert len(world.output()) == RECORDS
+    shutil.rmtree(world.location)
+    with pytest.raises(ConfigurationError, match=r"no job in the checkpoint location .*must-exist is set: the path"):
+        world.counting(**again)
+    assert not world.location.exists()
+    world.counting().get_job_execution_result().result(60)
+    assert len(world.output()) == 2 * RECORDS
+
+
+class _Fed(_Queue):
+    """As `from_spark_stream` gives it."""
+
+    fed_meanwhile = True
+
+
+def test_what_is_fed_by_a_query_of_its_own_does_not_run_until_nothing_is_left(world: World) -> None:
+    env = world.environment(tidegate_micro__batch_trigger="AVAILABLE_NOW")
+    env.from_source(_Fed(10), job_watermarks(), "Fed").map(lambda n: n).print()
+    with pytest.raises(ConfigurationError, match=r"Fed' \(from_spark_stream\) is fed by a query.*with from_spark"):
+        env.execute("fed")
+    assert not world.location.exists()
+
+
 def test_a_location_that_has_lost_batches(world: World) -> None:
     world.counting().get_job_execution_result().result(60)
     shutil.rmtree(world.location / "commits")

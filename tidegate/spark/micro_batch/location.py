@@ -76,9 +76,18 @@ class CheckpointLocation:
         self._job: _JobFile | None = None
         self._noted = -1  # `latest` as it was written
 
-    def open(self, job_id: str, job_name: str, program: dict[str, str], now_ms: float) -> str:
+    def open(
+        self, job_id: str, job_name: str, program: dict[str, str], now_ms: float, *, must_exist: bool = False
+    ) -> str:
         """Take it into possession. Returns the id of the job that it belongs to, which is `job_id` when it is new.
-        Raises, with a reason, when it is another's."""
+        Raises, with a reason, when it is another's, or new although it `must_exist`."""
+        if must_exist and not os.path.exists(self._job_path):
+            raise ConfigurationError(
+                f"there is no job in the checkpoint location {self.path}, and "
+                f"{options.MICRO_BATCH_LOCATION_MUST_EXIST.key} is set: the path is another one than before, its disk "
+                "is not mounted, or it was deleted. Restore the folder, or unset that and start the job anew, perhaps "
+                "from a savepoint"
+            )
         if not os.path.exists(self._job_path) and os.path.isdir(os.path.join(self.path, "offsets")):
             raise ConfigurationError(
                 f"{self.path} is the checkpoint location of another Spark query, which is not a Tidegate job; name "

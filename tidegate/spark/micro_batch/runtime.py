@@ -63,7 +63,9 @@ class MicroBatchRuntime(Runtime):
             graph = adopt_max_parallelism(graph, point.metadata)
         path, temporary = location_of(configuration, graph)
         location = CheckpointLocation(path, options.read(configuration, options.STORAGE_PERMISSIONS))
-        job_id = location.open(graph.job_id, graph.name, fingerprint(graph, limits), SystemClock().now_ms())
+        must_exist = options.read(configuration, options.MICRO_BATCH_LOCATION_MUST_EXIST)
+        program, now = fingerprint(graph, limits), SystemClock().now_ms()
+        job_id = location.open(graph.job_id, graph.name, program, now, must_exist=must_exist)
         try:
             graph = dataclasses.replace(graph, job_id=job_id)
             if point is not None and location.next_batch:
