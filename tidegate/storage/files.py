@@ -347,6 +347,11 @@ class ArrowFiles:
 
 
 class _ArrowOutput:
+    """On an object store a file that is given up is there for a moment, cut short, under its name: pyarrow's streams
+    can be closed, which uploads what they hold, but not aborted. So nobody may take a file for written because it is
+    there: state is read by handles that are sent after `commit`, with length and checksum, and metadata, which makes a
+    checkpoint complete by being there, is written in one piece and refused when it is cut short."""
+
     def __init__(self, filesystem: Any, written_path: str, final_path: str, shown: str) -> None:
         self._fs = filesystem
         self._written_path = written_path
