@@ -8,7 +8,7 @@ UNIT_JOBS ?= 3
 FUZZ ?= 20000
 SOURCES := tidegate pyspark_tidegate pytest_tidegate tests examples benchmarks
 
-.PHONY: help setup demo test test-matrix lint format typecheck unit bench bench-peers notebook soak soak-kills soak-ha soak-connectors soak-micro-batch fuzz kafka postgres lock docs api-report clean
+.PHONY: help setup demo test test-matrix lint format typecheck unit bench bench-peers notebook soak soak-kills soak-ha soak-connectors soak-micro-batch soak-spark fuzz kafka postgres lock docs api-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -71,6 +71,10 @@ soak-ha: setup  ## kill supervised drivers on every kind of store, and try `tide
 soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
 	$(PY) -m tests.connectors.soak
 	TIDEGATE_SOAK=1 $(PY) -m pytest -q -m soak tests/connectors
+
+soak-spark: setup  ## the long tests on Spark that no other soak has: networks cut both ways, a session that is gone, looks at jobs, pages
+	TIDEGATE_SOAK=1 $(PY) -m pytest -q -rsfE -m soak tests/spark/test_partitions.py tests/spark/test_spark_is_gone.py \
+		tests/spark/test_looks_at_jobs.py tests/spark/test_page.py tests/spark/dataframes
 
 soak-micro-batch: setup  ## kill workers, executors, the JVM and drivers of jobs in MICRO_BATCH mode, 50 times
 	$(PY) -m tests.spark.micro_batch.soak
