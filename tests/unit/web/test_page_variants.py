@@ -267,3 +267,12 @@ def test_a_phone_shows_the_graph_first_and_tables_as_cards(page: FakePage) -> No
         assert page.script(label) == '"Key"'
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_failed_checkpoints_stand_out_among_the_figures(page: FakePage) -> None:
+    with_checkpoints(page, failed=3)
+    page.open()
+    page.to_job()
+    page.wait(lambda: "3 failed" in page.text)
+    colour = "return getComputedStyle(document.querySelector(arguments[0])).color"
+    assert page.script(colour, ".card b .bad") != page.script(colour, ".card > span")
