@@ -306,6 +306,28 @@ def test_a_reader_that_dies_anywhere_gives_every_change_once(database: Database,
     assert state == dict(database.execute(f"SELECT id, text FROM {table}"))
 
 
+def test_what_was_given_on_before_a_recovery_is_left_out_without_a_pause_for_each_change(
+    database: Database, table: str
+) -> None:
+    """A task asks a reader that had nothing again after a pause, and at first for one row only."""
+    source = of(database, table).set_rows_first(False).build()
+    (split,) = source.create_splits(1)
+    first = reader_of(source, split)
+    database.execute(f"INSERT INTO {table} SELECT n, 'x' FROM generate_series(1, 1000) n")  # one transaction
+    given = len(take(first, 900, most=10))
+    assert given < 1000
+    offset = first.offset()
+    first.close()
+    second, empty = reader_of(source, split, offset), 0
+    while not (rows := second.poll(1)):
+        empty += 1
+        assert empty < 200
+        if second._stream is not None:
+            second._stream.has_more(0.1)
+    assert [row.id for row in rows] == [given + 1]
+    second.close()
+
+
 def test_which_transactions_a_state_contains() -> None:
     state = TableState.parse("100:110:103,105")
     seen = [xid for xid in range(95, 115) if state.contains(xid)]

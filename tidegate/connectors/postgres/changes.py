@@ -44,6 +44,8 @@ from tidegate.connectors.postgres.tables import Table, base_types, check_rights,
 from tidegate.contracts.connectors import Boundedness, Source, SourceContext, SourceSplit, SplitReader
 
 _PAGE = 2000
+_TAKEN = 200  # messages that are taken from the connection together
+_AT_ONCE = 5000  # messages that may be gone through for one row before the task has its turn again
 _WOKEN_BEFORE_MS = 1000.0  # the watch wakes the task when something comes: this is only for the worst case
 _SLOT_SECONDS = 60.0  # for the database to notice that the last reader of the slot is dead
 _MAKING_SECONDS = 60.0
@@ -273,13 +275,26 @@ class ChangeReader(SplitReader[Row]):
     def _next_changes(self, most: int) -> list[Row]:
         if self._stream is None and not self._open_stream():
             return []
+        # What was given on before is left out at once: a reader without rows is asked again only after a pause.
+        left = _AT_ONCE
+        while left > 0 and self._fill(most):
+            left -= len(self._waiting)
+            if rows := self._rows_of_waiting(most):
+                return rows
+        return []
+
+    def _fill(self, most: int) -> bool:
+        """Whether messages wait. Otherwise somebody looks out for them."""
         assert self._stream is not None
         if not self._waiting:
             if self._watch is not None:
                 self._watch.take()  # nothing but that there is something
-            self._waiting.extend(self._stream.take(most))
+            self._waiting.extend(self._stream.take(max(most, _TAKEN)))
             if not self._waiting and self._watch is not None and not self._watch.begun:
                 self._watch.begin()
+        return bool(self._waiting)
+
+    def _rows_of_waiting(self, most: int) -> list[Row]:
         rows: list[Row] = []
         while self._waiting and len(rows) < most:
             data = self._waiting.popleft()
