@@ -35,10 +35,11 @@ class Variation(enum.Enum):
     RESCALE = "rescale"  # stopped or killed, and resumed at another parallelism (`restarts.py`), on either backend
     GROWING = "growing"  # as RESCALE, with sources whose splits turn up while the job runs
     LED = "led"  # high availability: drivers are killed, and the next one goes on from what the job's record says
+    CHAINED = "chained"  # as RESCALE, with long chains and records that wait inside them (`chained_jobs.py`)
     TIME = "time"  # watermarks, timers and windows (`time_jobs.py`), on either backend
 
 
-RESCALED = (Variation.RESCALE, Variation.GROWING)
+RESCALED = (Variation.RESCALE, Variation.GROWING, Variation.CHAINED)
 IN_ROCKSDB = {Variation.ROCKSDB: 1.0, Variation.RESCALE: 0.3, Variation.TIME: 0.04}  # share of the jobs
 _ALIGNMENT = {
     Mode.ALIGNED: Alignment.ALIGNED,
@@ -106,7 +107,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
     if rescale and mode is Mode.NONE:
         checkpoints = CheckpointSettings(interval_ms=math.inf)  # savepoints only
     runtime = RuntimeSettings(
-        batch_size=rng.randint(1, 2 if job.long else 5),
+        batch_size=rng.randint(1, 2 if job.long else 20 if variation is Variation.CHAINED else 5),
         credits_per_channel=rng.randint(1, 3),
         max_batch_bytes=rng.choice((60, 1 << 20)),
         checkpointing=mode is not Mode.NONE,
@@ -157,6 +158,10 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
 
 
 def _builder(variation: Variation) -> type[JobBuilder]:
+    if variation is Variation.CHAINED:
+        from tests.simulation.chained_jobs import ChainedJobBuilder
+
+        return ChainedJobBuilder
     if variation is not Variation.TIME:
         return JobBuilder
     from tests.simulation.time_jobs import TimeJobBuilder  # brings the model of the windows with it

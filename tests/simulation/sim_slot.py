@@ -17,6 +17,7 @@ from tests.simulation.durations import any_ms
 from tests.simulation.functions import KeyedStates, SubtaskCount
 from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
 from tests.simulation.pools import Life, Link
+from tests.simulation.scenario import Variation
 from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.serialization import ROWS, ROWS_WITH_TIMESTAMPS
@@ -44,10 +45,27 @@ class RandomTimeLimit(TimeLimit):
     own, so that the rest of a schedule is not another one."""
 
     def __init__(self, seed: str) -> None:
+        self._between = 0.0
+        self.patience: int | None = None  # None: that of the product
         super().__init__()
         self._rng = random.Random(seed)
         self._rate = self._rng.choice((0.0, 0.0, 0.05, 0.3))
         self.watched = True
+
+    def often(self) -> None:
+        """Between two operators too, and at every one; snapshots wait for few pieces of work."""
+        self._rate = self._rng.choice((0.0, 0.05, 0.3, 0.9, 0.9))
+        self._between = self._rate
+        self.patience = self._rng.choice((0, 0, 1, 3))
+
+    @property
+    def expired(self) -> bool:  # type: ignore[override]
+        self._expired = self._expired or (self._between > 0 and self._rng.random() < self._between)
+        return self._expired
+
+    @expired.setter
+    def expired(self, value: bool) -> None:
+        self._expired = value
 
     def take(self, values: list[Any]) -> tuple[list[Any], Iterator[Any]]:
         if self._rng.random() < self._rate:
@@ -252,11 +270,16 @@ class SimSlot:
             plan = dataclasses.replace(pickle.loads(message.plan), storage=self.sim.worker_storage)
             restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
             limit = RandomTimeLimit(f"{self.incarnation}/{self.sim.scenario.seed}")
+            if self.sim.scenario.variation is Variation.CHAINED:
+                limit.often()
             self.runtime = SlotRuntime(self.slot, message.attempt, plan, self, limit)
             if self.sim.databases is not None:
                 self.sim.databases.add(self.runtime)
             self.receive_or_wait()
             self.runtime.deploy(restore)
+            if limit.patience is not None:
+                for task in self.runtime.tasks:
+                    task.chain.patience = limit.patience
         elif self.runtime is not None:
             if isinstance(message, Finish) and not self._dumped:
                 self._dumped = True

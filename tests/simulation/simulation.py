@@ -69,7 +69,7 @@ from tidegate.protocol.messages import (
     SlotHeartbeat,
 )
 from tidegate.state.factory import ROCKSDB
-from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.handles import CHAIN, CheckpointMetadata
 from tidegate.storage.job_directory import METADATA_NAME, metadata_file
 from tidegate.storage.metadata import read_metadata_file
 from tidegate.taskmanager.deployment import SlotPlan
@@ -124,6 +124,7 @@ class Simulation(Workers, InstructionCarrier):
         self.collected: dict[str, list[tuple[int, Any]]] = {}
         self.restored: set[AttemptNumber] = set()  # attempts that started from a checkpoint
         self.with_channel_state = 0  # checkpoints whose metadata was written and holds in-flight records
+        self.with_waiting = 0  # likewise, records that waited inside a chain
         self.doubled = 0
         self.base: RestorePoint | None = None  # the savepoint that this driver started from
         self._seen_ms = self._started_ms
@@ -392,7 +393,8 @@ class Simulation(Workers, InstructionCarrier):
             if self.run_number != by[0]:
                 return  # it was written by a driver that has been followed since: nobody asks for it
             if error is None:
-                self.with_channel_state += bool(metadata.channels)
+                self.with_channel_state += any(c.side != CHAIN for c in metadata.channels)
+                self.with_waiting += any(c.side == CHAIN for c in metadata.channels)
                 if not target:
                     self.attempt_of[n] = by
             if self.ended is None:

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tidegate.common.ids import ChannelAddress, CheckpointId
 from tidegate.contracts.batches import Batch
@@ -58,6 +58,7 @@ from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.elements import CheckpointBarrier
+from tidegate.network.serialization import Element, SerializedElement
 from tidegate.protocol.messages import (
     Message,
     NotifyCheckpointAborted,
@@ -66,6 +67,14 @@ from tidegate.protocol.messages import (
 )
 from tidegate.state.backend import StateSource
 from tidegate.storage.handles import TaskRestore
+
+
+class PreparedSnapshot(NamedTuple):
+    waiting: dict[str, list[SerializedElement]]
+    """What waits between operators, by the key of the link (`JobVertex.links`)."""
+    error: BaseException | None
+    """The failure of an operator: there can be no snapshot."""
+
 
 ModelElement = CheckpointBarrier
 """The control elements that belong to a model."""
@@ -107,9 +116,13 @@ class TaskPort(Protocol):
         """The name of a channel's edge that is stable across restarts."""
 
     # ------------------------------------------------------------ snapshots of the operators
-    def prepare_snapshot(self, checkpoint_id: CheckpointId) -> BaseException | None:
-        """Have the operators emit what must not stay behind a snapshot. Returns the failure of an operator, when there
-        is one; anything else is raised."""
+    def prepare_snapshot(self, checkpoint_id: CheckpointId, may_hold: bool) -> PreparedSnapshot:
+        """Have the operators emit what must not stay behind a snapshot. `may_hold`: records that wait between them may
+        become part of it; otherwise they are worked off, however long that takes. Raises what is no failure of an
+        operator."""
+
+    def restore_waiting(self, key: str, elements: list[Element]) -> None:
+        """What waited between two operators, before anything else goes there."""
 
     def freeze(self, checkpoint_id: CheckpointId, timestamp: int, full: bool) -> list[FrozenOperator]:
         """The state of all operators, and time, as they are now; each is written on a helper thread."""
@@ -141,6 +154,11 @@ class TaskSide:
 
     follows_records: ClassVar[bool] = False
     """Whether `batch_enters` and `results_made` are called at all."""
+
+    def works_off(self, what: ModelMessage | ModelElement) -> bool:
+        """Whether it must not hear of this while records wait between the operators of the task. False: it may after a
+        while, and a snapshot that it takes then holds them."""
+        return True
 
     paused = False
     """While True, the task takes no input, fires no timers and emits nothing; messages and elements still come."""

@@ -80,6 +80,17 @@ class JobVertex:
 
         return isinstance(self.operators[0].spec, SourceSpec)
 
+    @property
+    def links(self) -> dict[str, int]:
+        """The operators inside the chain, each by a name of the way into it that is stable across restarts, as
+        `JobEdge.key` is of an edge: "<upstream operator id>[/tag]-><operator id>"."""
+        found = {}
+        for index, node in enumerate(self.operators):
+            if node.link is not None:
+                tag = "" if node.link.side_output is None else f"/{node.link.side_output}"
+                found[f"{self.operators[node.link.upstream].operator_id}{tag}->{node.operator_id}"] = index
+        return found
+
 
 @dataclass(frozen=True)
 class JobEdge:

@@ -1,4 +1,5 @@
-"""Where the in-flight records of an unaligned checkpoint go.
+"""Where the records go that were on their way when a checkpoint was taken: in the channels, of an unaligned one, and
+inside the chains, of any.
 
 When nothing has changed on an edge, to where they were: those queued at the receiver to the downstream task, those
 queued at the sender to the upstream one. When the parallelism of either side has changed, all of them go to receivers,
@@ -12,6 +13,9 @@ who process them before anything else, so that the records of a key keep their o
 - FORWARD, RESCALE with other neighbours, and CUSTOM cannot be moved: who processes the later records of the same key
   is not known (or only the user's partitioner knows, which need not give the same answer twice).
 
+What waited between two operators of a chain goes back there, before anything else. It cannot be moved either: who
+processes the later records of the same split or key is not known.
+
 Watermarks among the records are left out where they are moved: every task sends its current one again when it starts.
 """
 
@@ -22,10 +26,12 @@ from dataclasses import dataclass, field
 
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import OperatorId, SubtaskIndex, VertexId
-from tidegate.graph.job_graph import JobEdge, JobGraph, OperatorNode, PartitionKind
-from tidegate.storage.handles import ChannelState, CheckpointMetadata, MovedChannel, OperatorMetadata
+from tidegate.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorNode, PartitionKind
+from tidegate.storage.handles import CHAIN, ChannelState, CheckpointMetadata, MovedChannel, OperatorMetadata
 
 Task = tuple[VertexId, SubtaskIndex]
+
+_WITHOUT = "a checkpoint without in-flight records (a savepoint has none, most aligned checkpoints have none)"
 
 
 class UnmovableRecordsError(SnapshotError):
@@ -50,20 +56,45 @@ def assign_channels(graph: JobGraph, metadata: CheckpointMetadata, allow_non_res
     old = {operator.operator_id: operator for operator in metadata.operators}
     edges = {edge.key: edge for edge in graph.edges}
     assigned = AssignedChannels()
+    links = {key: (vertex, i) for vertex in graph.vertices for key, i in vertex.links.items()}
     by_edge: dict[str, list[ChannelState]] = defaultdict(list)
     for channel in metadata.channels:
-        by_edge[channel.edge_key].append(channel)
+        if channel.side != CHAIN:
+            by_edge[channel.edge_key].append(channel)
+        elif channel.edge_key in links:
+            vertex, index = links[channel.edge_key]
+            _check_same_parallelism(metadata, vertex, index, old)
+            assigned.kept[vertex.vertex_id, channel.upstream].append(channel)
+        elif not allow_non_restored:
+            raise UnmovableRecordsError(_gone(metadata, f"the chain {channel.edge_key}"))
     for key, channels in by_edge.items():
         edge = edges.get(key)
         if edge is not None:
             _assign_edge(_OldEdge(graph, metadata, edge, old), channels, assigned)
         elif not allow_non_restored:
-            raise UnmovableRecordsError(
-                f"Checkpoint {metadata.checkpoint_id} holds in-flight records of the edge {key}, which "
-                "this job does not have (an operator was removed, or is chained differently). Resume the unchanged "
-                "job, or start from a checkpoint without in-flight records: an aligned one, or a savepoint."
-            )
+            raise UnmovableRecordsError(_gone(metadata, f"the edge {key}"))
     return assigned
+
+
+def _gone(metadata: CheckpointMetadata, what: str) -> str:
+    return (
+        f"Checkpoint {metadata.checkpoint_id} holds in-flight records of {what}, which this job does not have (an "
+        f"operator was removed, or is chained differently). Resume the unchanged job, or start from {_WITHOUT}."
+    )
+
+
+def _check_same_parallelism(
+    metadata: CheckpointMetadata, vertex: JobVertex, index: int, old: dict[OperatorId, OperatorMetadata]
+) -> None:
+    node = vertex.operators[index]
+    before = _old_parallelism(old, node, vertex.parallelism)
+    if before != vertex.parallelism:
+        raise UnmovableRecordsError(
+            f"Checkpoint {metadata.checkpoint_id} holds records that waited inside a chain, for {title(node)}, and its "
+            f"parallelism has changed from {before} to {vertex.parallelism}: these records cannot be moved, since "
+            f"nobody knows who processes the later ones of the same key. Resume with parallelism {before}, or start "
+            f"from {_WITHOUT}."
+        )
 
 
 class _OldEdge:
@@ -144,7 +175,7 @@ def _check_movable(edge: _OldEdge) -> None:
         f"Checkpoint {edge.metadata.checkpoint_id} is an unaligned one with in-flight records from "
         f"{title(edge.source_node)} to {title(edge.target_node)}, and the parallelism of {title(node)} has changed "
         f"from {before} to {now}: these records cannot be moved, {why}. Resume with parallelism {before}, or start "
-        "from a checkpoint without in-flight records: an aligned one, or a savepoint."
+        f"from {_WITHOUT}."
     )
 
 
@@ -154,7 +185,7 @@ def _check_still_connected(edge: _OldEdge, channel: ChannelState) -> None:
             f"Checkpoint {edge.metadata.checkpoint_id} holds in-flight records from subtask {channel.upstream} of "
             f"'{edge.source.name}' to subtask {channel.downstream} of '{edge.target.name}', which are no longer "
             f"connected: the partitioning between them has changed to {edge.edge.partition.kind.value}. Resume the "
-            "unchanged job, or start from a checkpoint without in-flight records: an aligned one, or a savepoint."
+            f"unchanged job, or start from {_WITHOUT}."
         )
 
 

@@ -76,8 +76,8 @@ class SavepointBuilder:
         base = open_snapshot(path, options)
         if base.metadata.channels:
             raise SnapshotError(
-                f"{base.path} is an unaligned checkpoint and holds records in flight, which a savepoint cannot: take a "
-                "savepoint of the job, or use an aligned checkpoint"
+                f"{base.path} is a checkpoint that holds records in flight, which a savepoint cannot: take a savepoint "
+                "of the job, or use a checkpoint without (tidegate inspect shows them)"
             )
         known = {o.max_parallelism for o in base.metadata.operators if any(s.keyed is not None for s in o.subtasks)}
         found = max_parallelism if max_parallelism is not None else max(known, default=128)

@@ -49,9 +49,8 @@ def initial_point(configuration: Configuration, mode: str) -> RestorePoint | Non
     loaded = read_metadata(path, storage_options(configuration))
     if loaded.metadata.channels:
         raise ConfigurationError(
-            f"{options.RECOVERY_PATH.key}: {path} is an unaligned checkpoint, which holds records that were on their "
-            f"way; a {mode} job has no channels to put them into. Start it from a savepoint, or from an aligned "
-            "checkpoint"
+            f"{options.RECOVERY_PATH.key}: {path} is a checkpoint that holds records that were on their way; a {mode} "
+            "job has nowhere to put them. Start it from a savepoint, or from a checkpoint without such records"
         )
     return RestorePoint(loaded.metadata, str(loaded.root), owned=False)
 

@@ -136,12 +136,18 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     lists: list[OperatorListState] = []
 
 
+CHAIN = "chain"
+"""The side of what waited inside a chain."""
+
+
 class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
-    """In-flight elements of one channel (unaligned checkpoints only): a pickled list of network elements.
+    """In-flight elements of one channel: a pickled list of network elements.
 
-    side "input": were queued at the receiver (come first on restore); "output": were queued at the sender."""
+    side "input": were queued at the receiver (come first on restore); "output": were queued at the sender; both only in
+    unaligned checkpoints. "chain": waited between two operators of one chain, in any checkpoint; both subtasks are that
+    of the chain."""
 
-    edge_key: str  # JobEdge.key: stable across restarts, unlike the edge's index
+    edge_key: str  # JobEdge.key, of a chain JobVertex.links: stable across restarts, unlike the edge's index
     upstream: SubtaskIndex
     downstream: SubtaskIndex
     side: str

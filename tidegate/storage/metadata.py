@@ -22,7 +22,7 @@ from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_of_directory
 from tidegate.storage.location import StorageLocation, beside
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _MAGIC = b"TIDEGATE"
 _HEADER = struct.Struct("<8sIQ")
 _TRAILER = struct.Struct("<Q")

@@ -1,4 +1,9 @@
-"""The operators of one task, wired to each other and to the task's outputs."""
+"""The operators of one task, wired to each other and to the task's outputs.
+
+Records may wait between the operators when the time of a piece of work is up (`ChainLink`). A snapshot gives them the
+time of a few pieces to get through, which is enough for those that are quick. What still waits then becomes part of it:
+a thousand records that take 50 ms each would keep a barrier waiting for a minute.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from tidegate.common.typeinfo import value_converter
 from tidegate.contracts.batches import Batch, RecordBatch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.job_graph import JobVertex
+from tidegate.network.serialization import Element, SerializedElement, serialize
 from tidegate.taskmanager.chain_link import ChainLink
 from tidegate.taskmanager.copying import copying
 from tidegate.taskmanager.edge_output import EdgeOutput
@@ -18,6 +24,8 @@ from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.base import Emit, Operator, discard
 from tidegate.taskmanager.operators.factory import make_operator
 from tidegate.taskmanager.operators.source import SourceOperator
+
+_PATIENCE = 4  # pieces of work, beside one for each operator, that are done before a snapshot holds what waits
 
 
 class OperatorChain:
@@ -42,6 +50,10 @@ class OperatorChain:
         links = [ChainLink(operator, self._limit) for operator in self.operators]
         self._links = links[1:] if self.source is None else links
         self._queues = [link.waiting for link in self._links]
+        self._inner = {key: links[j] for key, j in vertex.links.items()}
+        self._pieces = 0  # of catching up that were done since the chain has fallen behind
+        self.patience = _PATIENCE + len(links)  # may be set to less
+        self._can_hold = True  # what waits can be pickled, as far as is known
         for i, operator in enumerate(self.operators):
             readers: dict[str | None, list[_Reader]] = {}
             for j, node in enumerate(vertex.operators):
@@ -104,13 +116,32 @@ class OperatorChain:
     @property
     def behind(self) -> bool:
         """Records that the head has done with, or the source has read, wait between operators, since the time was up.
-        As long as they do, the chain is to be given nothing else and not to be frozen: call `catch_up`."""
+        As long as they do, the chain is to be given nothing else: call `catch_up`."""
         return any(self._queues)
 
+    @property
+    def holdable(self) -> bool:
+        """What waits may be part of a snapshot. Not what its own source has left: the offset is behind it, and only
+        the source knows which of its splits it belongs to."""
+        return self._can_hold and (self.source is None or not self._queues[0])
+
+    @property
+    def impatient(self) -> bool:
+        """What waits had its chance to get through before a snapshot."""
+        return self._pieces >= self.patience
+
     def catch_up(self) -> None:
-        """Go on with what waits, what is furthest along first, until the time is up."""
+        """Go on with what waits, what is furthest along first, until the time is up. But first with what the source
+        has left: as long as that is not in the chain, nothing can be part of a snapshot."""
+        self._pieces += 1
+        self._go_on()
+        if not self.behind:
+            self._pieces = 0
+
+    def _go_on(self) -> None:
         while True:
-            link = next((link for link in reversed(self._links) if link.waiting), None)
+            link = self._links[0] if self.source is not None and self._queues[0] else None
+            link = link or next((link for link in reversed(self._links) if link.waiting), None)
             if link is None:
                 return
             link.go_on()
@@ -123,6 +154,10 @@ class OperatorChain:
         """Catch up, however long it takes."""
         while self.behind:
             self.catch_up()
+
+    def restore_waiting(self, key: str, elements: list[Element]) -> None:
+        """What `prepare_and_hold` has returned for a link, before the chain is opened."""
+        self._inner[key].restore(elements)
 
     def open(self) -> None:
         for operator in reversed(self.operators):  # the end first: a head may emit as soon as it is open
@@ -157,9 +192,27 @@ class OperatorChain:
         return True
 
     def prepare_barrier(self, checkpoint_id: CheckpointId) -> None:
+        """For a snapshot in which nothing waits."""
+        self._drain()
         for operator in self.operators:
             operator.prepare_barrier(checkpoint_id)
             self._drain()
+
+    def prepare_and_hold(self, checkpoint_id: CheckpointId) -> dict[str, list[SerializedElement]]:
+        """For a snapshot that may hold what waits: by key of the link, as `JobVertex.links` names it. All of it is
+        worked off first after all when it cannot be part of a snapshot."""
+        if not self.holdable:
+            self._drain()
+        for operator in self.operators:
+            operator.prepare_barrier(checkpoint_id)
+            while self.behind and not self.impatient:
+                self.catch_up()
+        try:
+            return {key: [serialize(e) for e in link.elements()] for key, link in self._inner.items() if link.waiting}
+        except Exception:  # as many kinds as there are objects that cannot be pickled
+            self._can_hold = False
+        self._drain()
+        return {}
 
     def freeze(self, checkpoint_id: CheckpointId, timestamp: int, full: bool) -> list[FrozenOperator]:
         """The synchronous part of a snapshot."""

@@ -4,7 +4,7 @@ As a rule it is a call. When the time of a piece of work is up (`TimeLimit`), an
 and what comes after them waits here in its order: records, watermarks, idleness. So nothing overtakes anything, and the
 memory is bounded by what one slice of records makes.
 
-Nothing that waits here is in a snapshot: a task takes one only when its chain has caught up.
+A snapshot may hold what waits here (`elements`), when that would take too long to work off.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.contracts.batches import RecordBatch
+from tidegate.common.errors import InternalError
+from tidegate.contracts.batches import Batch, RecordBatch
+from tidegate.network.elements import MIN_WATERMARK, Watermark, WatermarkStatus
+from tidegate.network.serialization import Element
 from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.time_limit import TimeLimit
 
@@ -55,6 +58,29 @@ class ChainLink:
         method(argument)
         self.keep_left()
 
+    # ------------------------------------------------------------ snapshots
+    def elements(self) -> list[Element]:
+        """What waits, in its order; before it the watermark that the operator has come to, since it will process these
+        records at that time. Nothing when no records wait."""
+        if not self.waiting:
+            return []
+        found: list[Element] = [_element(argument) for _, argument in self.waiting]
+        reached = self._operator.current_watermark
+        return [Watermark(reached), *found] if reached > MIN_WATERMARK else found
+
+    def restore(self, elements: list[Element]) -> None:
+        """Before anything is emitted."""
+        for element in elements:
+            match element:
+                case Watermark(timestamp):
+                    self.waiting.append((self._operator.process_watermark, timestamp))
+                case WatermarkStatus(idle):
+                    self.waiting.append((self._operator.process_status, idle))
+                case Batch():
+                    self.waiting.append((self._process, element.rows()))
+                case _:
+                    raise InternalError(f"{type(element).__name__} never waits inside a chain")
+
     def _wait(self, batch: RecordBatch) -> None:
         count = len(batch.values)
         pieces = [batch] if count <= _PIECE else [batch.slice(i, i + _PIECE) for i in range(0, count, _PIECE)]
@@ -68,3 +94,9 @@ class ChainLink:
         if left is not None:
             self._operator.left = None
             self.waiting.appendleft((self._process, left))
+
+
+def _element(argument: Any) -> Element:
+    if isinstance(argument, Batch):
+        return argument
+    return WatermarkStatus(argument) if isinstance(argument, bool) else Watermark(argument)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from tidegate.common.ids import ChannelAddress, CheckpointId
 from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
+from tidegate.fault_tolerance.task_side import PreparedSnapshot
 from tidegate.graph.job_graph import JobEdge
+from tidegate.network.serialization import Element
 from tidegate.state.key_groups import key_group_range
 from tidegate.taskmanager.failure import OperatorFailure, describe
 from tidegate.taskmanager.own_keys import OwnKeys
@@ -27,6 +29,7 @@ class ModelPort:
         self.now_ms = services.clock.now_ms
         self.send = services.send
         self.run_async = services.run_async
+        self._limit = services.limit
 
     @property
     def records_in(self) -> int:
@@ -49,12 +52,21 @@ class ModelPort:
         groups = key_group_range(vertex.max_parallelism, vertex.parallelism, self.place.subtask)
         return OwnKeys(edge, vertex.max_parallelism, groups).of(batch)
 
-    def prepare_snapshot(self, checkpoint_id: CheckpointId) -> BaseException | None:
+    def prepare_snapshot(self, checkpoint_id: CheckpointId, may_hold: bool) -> PreparedSnapshot:
+        chain = self._task.chain
+        self._limit.begin(self.now_ms())
         try:
-            self._task.chain.prepare_barrier(checkpoint_id)
+            if may_hold and not self._task.drained:
+                return PreparedSnapshot(chain.prepare_and_hold(checkpoint_id), None)
+            chain.prepare_barrier(checkpoint_id)
+            return PreparedSnapshot({}, None)
         except OperatorFailure as failure:
-            return failure
-        return None
+            return PreparedSnapshot({}, failure)
+        finally:
+            self._limit.end()
+
+    def restore_waiting(self, key: str, elements: list[Element]) -> None:
+        self._task.chain.restore_waiting(key, elements)
 
     def freeze(self, checkpoint_id: CheckpointId, timestamp: int, full: bool) -> list[FrozenOperator]:
         self._task.time.save(self._task.drained)

@@ -4,7 +4,8 @@
 batch is processed in slices whose size follows the measured cost of the records, so that control elements and messages
 wait a few milliseconds at the most, however slow the user's code is, while fast code runs in long tight loops. A slice
 whose records have become slow is cut short (`TimeLimit`). What the head has not processed goes back into its channel.
-What waits behind it in the chain is processed before anything else, a piece at a time, and before a snapshot is taken.
+What waits behind it in the chain is processed before anything else, a piece at a time. A snapshot waits for a few of
+these pieces, and then holds what is left; a savepoint, and a task that was drained, wait for all.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from tidegate.taskmanager.deployment import RuntimeSettings
 from tidegate.taskmanager.edge_output import EdgeOutput
 from tidegate.taskmanager.services import TaskServices
 from tidegate.taskmanager.task_time import TaskTime
+
+_Told = tuple[ModelMessage | ModelElement, Callable[[float], None]]
+"""What a model is told, and the call that tells it."""
 
 _SLICE_TARGET_MS = 4.0  # a slice of work should not take longer than this
 _FIRST_SLICE = 1  # nothing is known yet of how long the records take and how large their results are
@@ -85,7 +89,7 @@ class Task:
         self._max_slice = settings.batch_size
         self._slice = _FIRST_SLICE
         self._waiting_slice: tuple[int, float] | None = None  # a part of it waits in the chain; its size, time so far
-        self._deferred: deque[Callable[[float], None]] = deque()  # calls to the model, until the chain has caught up
+        self._deferred: deque[_Told] = deque()  # what the model will be told, when the chain allows it
         self._max_bytes = _SLICE_BATCHES * settings.max_batch_bytes
         self._bytes_made = 0  # of all slices before this one
         self._turn = 0  # input channel to look at first
@@ -155,7 +159,7 @@ class Task:
             # What cannot be emitted now is no reason to wake up: the credit that allows it is.
             if source is not None and self.state is TaskState.RUNNING and can_emit and not self._ending:
                 times.append(source.wake_at_ms)
-        if not self.chain.behind:
+        if self._model_may_act:
             times.append(self.model.next_deadline())
         return min((t for t in times if t is not None), default=None)
 
@@ -165,21 +169,54 @@ class Task:
 
     # ------------------------------------------------------------ the model of fault tolerance
     def on_model_message(self, message: ModelMessage, now_ms: float) -> None:
-        self._tell_model(lambda now: self.model.on_message(message, now), now_ms)
+        self._tell_model(message, lambda now: self.model.on_message(message, now), now_ms)
 
     def element_arrived(self, channel: InputChannel, element: ModelElement, now_ms: float) -> None:
-        self._tell_model(lambda now: self.model.element_arrived(channel, element, now), now_ms)
+        self._tell_model(element, lambda now: self.model.element_arrived(channel, element, now), now_ms)
 
-    def _tell_model(self, call: Callable[[float], None], now_ms: float) -> None:
-        """It may take a snapshot, which has to find the chain without waiting records: then it is told later, of
-        everything in its order."""
-        if self.chain.behind:
-            self._deferred.append(call)
+    def _tell_model(self, what: ModelMessage | ModelElement, call: Callable[[float], None], now_ms: float) -> None:
+        """It may take a snapshot, for which too much may be waiting in the chain: then it is told later, of everything
+        in its order."""
+        if self._deferred or not self._may_tell(what):
+            self._deferred.append((what, call))
         else:
             call(now_ms)
 
+    def _may_tell(self, what: ModelMessage | ModelElement) -> bool:
+        chain = self.chain
+        return not chain.behind or (chain.impatient and self._may_hold and not self.model.works_off(what))
+
+    @property
+    def _may_hold(self) -> bool:
+        """A snapshot may hold what waits in the chain. Not once the task was drained: the end of time that waits there
+        too is none for the job that goes on from it."""
+        return self.chain.holdable and not self.drained
+
+    @property
+    def _model_may_act(self) -> bool:
+        """In time, of itself: it may take a snapshot then too, but not before what it is still to be told of."""
+        return not self.chain.behind or (not self._deferred and self._may_hold)
+
+    def _take_control(self, now_ms: float) -> bool:
+        """While the chain is behind: what stands in front of a channel and is no records. There may be a barrier behind
+        it, or it is one. Time waits in the chain, in its order. True: there was something."""
+        if self._deferred or self.time.pending or self.restored_first or not self.chain.impatient:
+            return False
+        for channel in self.inputs:
+            if channel.blocked or not channel.queue:
+                continue
+            head = channel.queue[0]
+            if isinstance(head, Batch) or (isinstance(head, ModelElement) and not self._may_tell(head)):
+                continue
+            channel.queue.popleft()
+            self._process_control(channel, head, now_ms)
+            return True
+        return False
+
     def _catch_up(self, now_ms: float) -> bool:
         """Outputs without room have to take what a snapshot waits for: it may be there to overtake their queues."""
+        if self._take_control(now_ms):
+            return True
         if not self._deferred and not self.can_emit:
             return False
         self.chain.catch_up()
@@ -187,12 +224,11 @@ class Task:
         if self._waiting_slice is not None:
             size, took = self._waiting_slice
             self._waiting_slice = size, took + now - now_ms
-        if not self.chain.behind:
-            if self._waiting_slice is not None:
-                self._adapt_slice(*self._waiting_slice)
-                self._waiting_slice = None
-            while self._deferred:
-                self._deferred.popleft()(now)
+        if self._waiting_slice is not None and not self.chain.behind:
+            self._adapt_slice(*self._waiting_slice)
+            self._waiting_slice = None
+        while self._deferred and self._may_tell(self._deferred[0][0]):
+            self._deferred.popleft()[1](now)
         return True
 
     @property
@@ -317,7 +353,7 @@ class Task:
 
     def _finish(self) -> bool:
         """Come to the end, if nothing is awaited any more: neither results of asynchronous calls nor the model."""
-        if (self.restored_at_end or self.chain.finish()) and self.model.may_end:
+        if not self.chain.behind and (self.restored_at_end or self.chain.finish()) and self.model.may_end:
             self._reach_end_of_data()
             return True
         return False
@@ -335,7 +371,7 @@ class Task:
         worked = False
         if self._works and self.state is TaskState.RUNNING:  # timers that are left at the end of data never fire
             worked = self.time.tick(now_ms, self.can_emit and not self.chain.behind)
-        if not self.chain.behind:
+        if self._model_may_act:
             self.model.tick(now_ms)
         return worked
 

@@ -23,10 +23,11 @@ from jobmanager_kit import (
 from tidegate.common.errors import SnapshotError
 from tidegate.common.ids import OperatorId, SlotIndex, SubtaskIndex, VertexId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
-from tidegate.graph.job_graph import JobGraph, PartitionKind, PartitionSpec
+from tidegate.graph.job_graph import ChainLink, JobGraph, PartitionKind, PartitionSpec
 from tidegate.jobmanager.channel_assignment import UnmovableRecordsError, key_group_range
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_state
 from tidegate.storage.handles import (
+    CHAIN,
     WATERMARKS,
     CheckpointMetadata,
     InlineBytes,
@@ -323,3 +324,38 @@ def test_the_slot_of_a_task_gets_its_restore() -> None:
     for subtask in range(2):
         slot = job.slot_of(VertexId(1), SubtaskIndex(subtask))
         assert [(t.vertex, t.subtask) for t in restores[slot].tasks] == [(1, subtask)]
+
+
+# ---------------------------------------------------------------- inside chains
+
+
+def linked(*names: str) -> JobGraph:
+    """A chain whose operators read one another."""
+    job = chain_of(*names)
+    first, *others = job.vertices[0].operators
+    nodes = (first, *(dataclasses.replace(node, link=ChainLink(i)) for i, node in enumerate(others)))
+    return dataclasses.replace(job, vertices=(dataclasses.replace(job.vertices[0], operators=nodes),))
+
+
+def link_key(*names: str) -> str:
+    return "->".join(OperatorId(name.ljust(32, "0")) for name in names)
+
+
+def test_records_inside_a_chain_go_back_to_where_they_waited() -> None:
+    waited = channel(0, 0, CHAIN, key=link_key("a", "b"))
+    tasks = assign(linked("a", "b", "c"), metadata(stateful("a"), stateful("b"), channels=(waited,)))
+    assert tasks[0, 0].channels == [waited]
+
+
+def test_records_inside_a_chain_that_is_another_now_are_refused_unless_they_may_be_dropped() -> None:
+    snapshot = metadata(stateful("a"), stateful("b"), channels=(channel(0, 0, CHAIN, key=link_key("a", "b")),))
+    with pytest.raises(UnmovableRecordsError, match=r"in-flight records of the chain a0+->b0+.*chained differently"):
+        assign(linked("a", "c", "b"), snapshot)
+    assert not any(task.channels for task in assign(linked("a", "c", "b"), snapshot, allow=True).values())
+
+
+def test_records_inside_a_chain_are_not_moved_to_other_subtasks() -> None:
+    wide = operator_metadata(OperatorId("b".ljust(32, "0")), *[operator(OperatorId("b".ljust(32, "0")))] * 2)
+    snapshot = metadata(stateful("a"), wide, channels=(channel(1, 1, CHAIN, key=link_key("a", "b")),))
+    with pytest.raises(UnmovableRecordsError, match=r"waited inside a chain, for 'b'.*from 2 to 1.*parallelism 2"):
+        assign(linked("a", "b"), snapshot)

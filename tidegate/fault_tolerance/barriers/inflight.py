@@ -1,4 +1,5 @@
-"""In-flight records of an unaligned checkpoint, put back into the channels of a task."""
+"""Records that were on their way when a checkpoint was taken, put back into the channels of a task, and between its
+operators."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tidegate.network.channels import InputChannel
 from tidegate.network.elements import EndOfData
 from tidegate.network.serialization import Element, deserialize
 from tidegate.state.backend import StateSource
-from tidegate.storage.handles import ChannelState, MovedChannel, TaskRestore
+from tidegate.storage.handles import CHAIN, ChannelState, MovedChannel, TaskRestore
 
 
 def restore_channels(port: TaskPort, restore: TaskRestore, source: StateSource) -> None:
@@ -20,7 +21,9 @@ def restore_channels(port: TaskPort, restore: TaskRestore, source: StateSource) 
     outputs = {(port.edge_key(c.address), c.address.downstream): c for c in port.out_channels}
     for state in restore.channels:
         elements = _read_channel(state, source)
-        if state.side == "input":
+        if state.side == CHAIN:
+            port.restore_waiting(state.edge_key, elements)
+        elif state.side == "input":
             inputs[state.edge_key, state.upstream].restore(elements)
         else:
             outputs[state.edge_key, state.downstream].restore(elements)

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tidegate.common.ids import ChannelAddress, CheckpointId
+from tidegate.common.ids import ChannelAddress, CheckpointId, SubtaskIndex
 from tidegate.fault_tolerance.frozen_operator import FrozenOperator
 from tidegate.graph.task_place import TaskPlace
 from tidegate.network.channels import InputChannel, OutputChannel
@@ -19,9 +19,9 @@ from tidegate.network.elements import CheckpointBarrier
 from tidegate.network.serialization import Element, SerializedElement, serialize
 from tidegate.state.savepoint.writer import SavepointWriter
 from tidegate.storage.calls import on_behalf_of
-from tidegate.storage.handles import ChannelState, OperatorSnapshot, SnapshotMetrics, TaskSnapshot, handle_size
+from tidegate.storage.handles import CHAIN, ChannelState, OperatorSnapshot, SnapshotMetrics, TaskSnapshot, handle_size
 from tidegate.storage.worker_storage import WorkerStorage
-from tidegate.storage.writers import TaskStateWriter
+from tidegate.storage.writers import StateSink, TaskStateWriter
 
 
 @dataclass
@@ -37,6 +37,7 @@ class SubtaskCheckpoint:
     inputs_complete: bool
     inputs: dict[ChannelAddress, list[SerializedElement]] = field(default_factory=dict)
     outputs: dict[ChannelAddress, list[SerializedElement]] = field(default_factory=dict)
+    waiting: dict[str, list[SerializedElement]] = field(default_factory=dict)  # between operators, by key of the link
     waiting_outputs: list[OutputChannel] = field(default_factory=list)  # hold the barrier behind batches without credit
     unaligned_at_ms: float | None = None  # when waiting outputs let the barrier overtake
 
@@ -53,6 +54,14 @@ class SubtaskCheckpoint:
         found = [serialize(e) for e in overtaken]
         if found:
             self.outputs.setdefault(address, []).extend(found)
+
+    def record_waiting(self, waiting: dict[str, list[SerializedElement]], with_time: bool) -> None:
+        """What waits between the operators. `with_time`: also watermarks; without, time begins anew after a restore, as
+        that of the task does (`task_time`)."""
+        for key, elements in waiting.items():
+            kept = elements if with_time else [e for e in elements if e.records]
+            if kept:
+                self.waiting[key] = kept
 
     def record_inputs(self, channels: list[InputChannel], pending: frozenset[int]) -> None:
         """Persist what stands before the barrier, and go on recording on the channels where it has not come yet."""
@@ -95,7 +104,11 @@ class SubtaskCheckpoint:
             channels = []
             for side, recorded in (("input", self.inputs), ("output", self.outputs)):
                 for address, elements in recorded.items():
-                    channels += _channel_state(writer, edge_key(address), address, side, elements)
+                    ends = address.upstream, address.downstream
+                    channels += _channel_state(writer.exclusive, edge_key(address), ends, side, elements)
+            for key, elements in self.waiting.items():
+                # No state for which there could be too little room: the task has these records in its memory anyway.
+                channels += _channel_state(writer.results, key, (place.subtask, place.subtask), CHAIN, elements)
             writer.close()
         except BaseException:
             writer.abort()
@@ -144,7 +157,11 @@ class SubtaskCheckpoint:
 
 
 def _channel_state(
-    writer: TaskStateWriter, key: str, address: ChannelAddress, side: str, elements: list[SerializedElement]
+    sink: StateSink,
+    key: str,
+    ends: tuple[SubtaskIndex, SubtaskIndex],
+    side: str,
+    elements: list[SerializedElement],
 ) -> list[ChannelState]:
     if not elements:
         return []
@@ -152,11 +169,11 @@ def _channel_state(
     return [
         ChannelState(
             edge_key=key,
-            upstream=address.upstream,
-            downstream=address.downstream,
+            upstream=ends[0],
+            downstream=ends[1],
             side=side,
             records=sum(e.records for e in elements),
-            handle=writer.exclusive.write(data),
+            handle=sink.write(data),
         )
     ]
 

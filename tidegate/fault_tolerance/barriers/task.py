@@ -40,6 +40,7 @@ class BarrierTaskSide(TaskSide):
         self._port = port
         self._storage = storage
         self._print = trace
+        self._exactly_once = exactly_once
         self._handler: handlers.BarrierHandler | None = None
         if port.inputs:
             make = handlers.ExactlyOnceHandler if exactly_once else handlers.BarrierTracker
@@ -54,6 +55,18 @@ class BarrierTaskSide(TaskSide):
         self._trace(f"restored from checkpoint {checkpoint_id}")
 
     # ------------------------------------------------------------ events
+    def works_off(self, what: ModelMessage | ModelElement) -> bool:
+        """Of a savepoint: it can be rescaled, whatever the job does."""
+        match what:
+            case CheckpointBarrier():
+                return what.savepoint
+            case TriggerCheckpoint(barrier=barrier):
+                return barrier.savepoint
+            case NotifyCheckpointComplete() | NotifyCheckpointAborted():
+                return False
+            case _:
+                assert_never(what)
+
     def element_arrived(self, channel: InputChannel, element: ModelElement, now_ms: float) -> None:
         if self._handler is not None:
             self._trace_barrier("arrived", channel, element)
@@ -159,7 +172,8 @@ class BarrierTaskSide(TaskSide):
     def _take_snapshot(self, action: handlers.Snapshot, now_ms: float) -> None:
         port, barrier = self._port, action.barrier
         n = barrier.checkpoint_id
-        error = port.prepare_snapshot(n)
+        prepared = port.prepare_snapshot(n, not barrier.savepoint)
+        error = prepared.error
         since, self._aligning_since = self._aligning_since, None
         checkpoint = SubtaskCheckpoint(
             barrier=barrier,
@@ -178,6 +192,7 @@ class BarrierTaskSide(TaskSide):
         self._send_barrier_on(checkpoint, now_ms)
         if action.unaligned:
             checkpoint.record_inputs(port.inputs, action.pending)
+        checkpoint.record_waiting(prepared.waiting, with_time=self._exactly_once)
         if error is None:
             started = port.now_ms()
             try:
