@@ -122,6 +122,7 @@ class LedDrivers:
         """The job is over. The user starts it from a savepoint, under another cluster id: with a record of its own."""
         self.record, self.stopped_at, self._started_from = CheckpointId(0), "", point
         self._older.clear()
+        self._recording.clear()  # a job that came to its end beside its stop does not wait for the record of the stop
 
     # ------------------------------------------------------------ the next driver
     def kill(self) -> None:
