@@ -39,7 +39,7 @@ def test_failures_do_not_show_in_windows_and_timers(mode: Mode) -> None:
     restored = 0
     for seed in range(SCHEDULES):
         restored += len(run_seed(seed, mode, variation=Variation.TIME).restored)
-    assert restored > SCHEDULES / 4
+    assert restored >= SCHEDULES / 5
 
 
 def test_at_least_once_loses_nothing_from_windows_and_timers() -> None:

@@ -90,6 +90,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {  # key -> node ids
         "spark/batch/test_bootstrap.py", "test_streaming_goes_on_where_the_batch_run_ended"
     ),
     "tidegate.micro-batch.checkpoint-location": at(MICRO_BATCH, "test_the_location_of_another_job"),
+    "tidegate.micro-batch.checkpoint-location-must-exist": at(
+        MICRO_BATCH, "test_a_location_that_was_deleted_between_two_runs"
+    ),
     "tidegate.micro-batch.trigger": at(
         MICRO_BATCH, "test_available_now_ends_when_nothing_is_left", "test_triggers_without_python_are_refused"
     ),
