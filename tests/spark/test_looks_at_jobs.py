@@ -53,6 +53,10 @@ def scraped(job: JobRecord) -> dict[str, Any]:
         return {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
 
 
+def subtasks_that_have_read(families: dict[str, Any]) -> set[str]:
+    return {sample.labels["subtask"] for sample in families["tidegate_task_numRecordsIn"].samples}
+
+
 def test_a_running_job_is_shown_by_every_command_and_to_prometheus(
     make_env: MakeEnv, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,12 +86,12 @@ def test_a_running_job_is_shown_by_every_command_and_to_prometheus(
         view = json.loads(tidegate("checkpoints", "--json", job.job_id))
         assert view["counts"]["restored"] == 1
 
+        until(lambda: subtasks_that_have_read(scraped(job)) == {"0", "1"}, "figures of both subtasks")
         families = scraped(job)
         assert {s.value for s in families["tidegate_job_running"].samples} == {1.0}
         assert {s.value for s in families["tidegate_job_numRestarts"].samples} == {1.0}
         assert families["tidegate_job_lastCheckpointCompletedTimestamp"].samples
         read = families["tidegate_task_numRecordsIn"].samples
-        assert {s.labels["subtask"] for s in read} == {"0", "1"}
         assert sum(s.value for s in read) > 0
 
         thread = threading.Thread(
