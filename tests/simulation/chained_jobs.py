@@ -1,5 +1,5 @@
-"""Random jobs of long chains, in which records are often left waiting between operators (`RandomTimeLimit`). Batches
-are larger than those of other jobs, so that much is left."""
+"""Random jobs of long chains, in which records are often left waiting between operators. Batches are larger than those
+of other jobs, so that much is left."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tidegate.common import Time, options
 
 
 class ChainedJobBuilder(JobBuilder):
+    often_cut = True
+
     def __init__(self, rng: random.Random, size: int = 3, max_parallelism: int = 3) -> None:
         super().__init__(rng, size, max_parallelism)
         self._env._set(options.OPERATOR_CHAINING, True)

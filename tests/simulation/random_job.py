@@ -83,6 +83,7 @@ class RandomJob:
     note_depths: dict[str, dict[int, int]]  # operator -> source -> length of the idents when the operator noted them
     counted: dict[str, int]  # operator that counts by subtask -> records that it sees
     program: Program
+    often_cut: bool = False
     description: list[str] = field(default_factory=list)
     watermark_interval_ms: float = 200.0
 
@@ -104,11 +105,12 @@ def _joined(a: _Stream, b: _Stream) -> dict[int, Order]:
 class JobBuilder:
     """`build` draws everything from the one random generator. `rescalable`: the job will be resumed at another
     parallelism. `at_least_once`: it runs like that, so that totals may be too high. `growing`: splits of its sources
-    turn up while it runs."""
+    turn up while it runs. `often_cut`: records are often left waiting between its operators (`RandomTimeLimit`)."""
 
     rescalable = False
     at_least_once = False
     growing = False
+    often_cut = False
 
     def __init__(self, rng: random.Random, size: int = 3, max_parallelism: int = 3) -> None:
         self._rng = rng
@@ -154,6 +156,7 @@ class JobBuilder:
             self._note_depths,
             self._counted,
             program,
+            self.often_cut,
             self._log,
         )
 

@@ -17,7 +17,6 @@ from tests.simulation.durations import any_ms
 from tests.simulation.functions import KeyedStates, SubtaskCount
 from tests.simulation.outside_world import BrokenPromise, InjectedFault, SimulatedCrash
 from tests.simulation.pools import Life, Link
-from tests.simulation.scenario import Variation
 from tidegate.common.errors import SnapshotDamagedError, StorageUnavailableError
 from tidegate.common.ids import AttemptNumber, SlotIndex
 from tidegate.network.serialization import ROWS, ROWS_WITH_TIMESTAMPS
@@ -270,7 +269,7 @@ class SimSlot:
             plan = dataclasses.replace(pickle.loads(message.plan), storage=self.sim.worker_storage)
             restore = msgspec.msgpack.decode(message.restore, type=SlotRestore) if message.restore else None
             limit = RandomTimeLimit(f"{self.incarnation}/{self.sim.scenario.seed}")
-            if self.sim.scenario.variation is Variation.CHAINED:
+            if self.sim.scenario.job.often_cut:
                 limit.often()
             self.runtime = SlotRuntime(self.slot, message.attempt, plan, self, limit)
             if self.sim.databases is not None:

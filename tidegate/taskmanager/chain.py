@@ -7,6 +7,7 @@ a thousand records that take 50 ms each would keep a barrier waiting for a minut
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ class OperatorChain:
         self.source = self.head if isinstance(self.head, SourceOperator) else None
         self._limit = self.head.limit
         links = [ChainLink(operator, self._limit) for operator in self.operators]
+        self._all_links = links
         self._links = links[1:] if self.source is None else links
         self._queues = [link.waiting for link in self._links]
         self._inner = {key: links[j] for key, j in vertex.links.items()}
@@ -76,9 +78,11 @@ class OperatorChain:
                 operator.copied_outputs = frozenset(changed)
             self._connect_time(i, vertex, links, outputs)
         self.periodic = [op for op in self.operators if op.periodic]
-        self._limited = [op for op in self.operators if type(op).available is not Operator.available]
+        self._limited = self._limited_from(0)
+        first = 1 if self.source is None else 0
+        self._ways = [(link, self._limited_from(i)) for i, link in enumerate(self._links, first)]
         self._keyed = [op.context.keyed for op in self.operators if op.context.keyed is not None]
-        self._asynchronous = [(i, op) for i, op in enumerate(self.operators) if op.asynchronous]
+        self._asynchronous = [(op, self._behind(i)) for i, op in enumerate(self.operators) if op.asynchronous]
         self._unfinished = list(self.operators)  # whose `finish` has not come to its end, in order
         self._finish_called = False  # of the first of them
         self._entries: tuple[Emit, Emit] = (self.head.process, self.head.process_second)
@@ -93,6 +97,13 @@ class OperatorChain:
         if inside or outside:
             operator.output_watermark = _to_all([o.watermark for o in inside] + [o.emit_watermark for o in outside])
             operator.output_status = _to_all([o.status for o in inside] + [o.emit_status for o in outside])
+
+    def _limited_from(self, index: int) -> list[Operator]:
+        """Operators that may not be available, of this one and those behind it."""
+        return [op for op in self.operators[index:] if type(op).available is not Operator.available]
+
+    def _behind(self, index: int) -> _Behind:
+        return _Behind(self._limited_from(index + 1), [link.waiting for link in self._all_links[index + 1 :]])
 
     @property
     def available(self) -> bool:
@@ -130,18 +141,33 @@ class OperatorChain:
         """What waits had its chance to get through before a snapshot."""
         return self._pieces >= self.patience
 
-    def catch_up(self) -> None:
+    @property
+    def may_catch_up(self) -> bool:
+        """Something waits that all operators in its way take."""
+        return self._next_way(forced=False) is not None
+
+    def catch_up(self, forced: bool = False) -> None:
         """Go on with what waits, what is furthest along first, until the time is up. But first with what the source
-        has left: as long as that is not in the chain, nothing can be part of a snapshot."""
+        has left: as long as that is not in the chain, nothing can be part of a snapshot. What operators that are not
+        available would have to take stays where it is, unless it is `forced`."""
         self._pieces += 1
-        self._go_on()
+        self._go_on(forced)
         if not self.behind:
             self._pieces = 0
 
-    def _go_on(self) -> None:
+    def _next_way(self, forced: bool) -> ChainLink | None:
+        """Each operator depends on those behind it only. So what waits before an operator that is full of asynchronous
+        calls keeps nobody from what waits behind it, nor the operator from emitting."""
+        if self.source is not None and self._queues[0] and (forced or self.available):
+            return self._links[0]
+        for link, limited in reversed(self._ways):
+            if link.waiting and (forced or all(operator.available for operator in limited)):
+                return link
+        return None
+
+    def _go_on(self, forced: bool) -> None:
         while True:
-            link = self._links[0] if self.source is not None and self._queues[0] else None
-            link = link or next((link for link in reversed(self._links) if link.waiting), None)
+            link = self._next_way(forced)
             if link is None:
                 return
             link.go_on()
@@ -153,7 +179,7 @@ class OperatorChain:
     def _drain(self) -> None:
         """Catch up, however long it takes."""
         while self.behind:
-            self.catch_up()
+            self.catch_up(forced=True)
 
     def restore_waiting(self, key: str, elements: list[Element]) -> None:
         """What `prepare_and_hold` has returned for a link, before the chain is opened."""
@@ -167,13 +193,12 @@ class OperatorChain:
         """Let operators with work elsewhere see to it. `can_send`: the outputs of the task take more. True: something
         was done."""
         worked = False
-        for i, operator in self._asynchronous:
-            can_emit = can_send and all(o.available for o in self._limited if self.operators.index(o) > i)
-            worked = operator.advance(now_ms, can_emit) or worked
+        for operator, behind in self._asynchronous:
+            worked = operator.advance(now_ms, can_send and behind.takes_more) or worked
         return worked
 
-    def next_deadline(self) -> float | None:
-        times = [operator.next_deadline() for _, operator in self._asynchronous]
+    def next_deadline(self, can_send: bool = True) -> float | None:
+        times = [operator.next_deadline(can_send and behind.takes_more) for operator, behind in self._asynchronous]
         return min((t for t in times if t is not None), default=None)
 
     def finish(self) -> bool:
@@ -266,6 +291,17 @@ def _to_all(receivers: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]
             receive(news)
 
     return to_all
+
+
+class _Behind(NamedTuple):
+    """What is behind an operator. What waits before it is none of its business: only if it emits, there is room."""
+
+    limited: list[Operator]
+    queues: list[deque[Any]]
+
+    @property
+    def takes_more(self) -> bool:
+        return not any(self.queues) and all(operator.available for operator in self.limited)
 
 
 class _Reader(NamedTuple):

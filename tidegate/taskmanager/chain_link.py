@@ -60,12 +60,12 @@ class ChainLink:
 
     # ------------------------------------------------------------ snapshots
     def elements(self) -> list[Element]:
-        """What waits, in its order; before it the watermark that the operator has come to, since it will process these
-        records at that time. Nothing when no records wait."""
+        """What waits, in its order; before it the watermark that the operator was given last, since it will process
+        these records at that time. Nothing when no records wait."""
         if not self.waiting:
             return []
         found: list[Element] = [_element(argument) for _, argument in self.waiting]
-        reached = self._operator.current_watermark
+        reached = self._operator.watermark_given
         return [Watermark(reached), *found] if reached > MIN_WATERMARK else found
 
     def restore(self, elements: list[Element]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -128,7 +128,7 @@ class Task:
         if self.state is TaskState.CREATED or self.state is TaskState.CLOSED or self.model.paused:
             return False
         behind = self.chain.behind
-        if self._asynchronous and self.chain.advance(now_ms, not behind and self.can_send):
+        if self._asynchronous and self.chain.advance(now_ms, self.can_send):
             return True
         if behind:
             return self._catch_up(now_ms)
@@ -155,7 +155,7 @@ class Task:
             can_emit = self.can_emit
             if self.state is TaskState.RUNNING:
                 times.append(self.time.next_deadline(can_emit))
-            times.append(self.chain.next_deadline())
+            times.append(self.chain.next_deadline(self.can_send))
             # What cannot be emitted now is no reason to wake up: the credit that allows it is.
             if source is not None and self.state is TaskState.RUNNING and can_emit and not self._ending:
                 times.append(source.wake_at_ms)
@@ -197,29 +197,35 @@ class Task:
         """In time, of itself: it may take a snapshot then too, but not before what it is still to be told of."""
         return not self.chain.behind or (not self._deferred and self._may_hold)
 
-    def _take_control(self, now_ms: float) -> bool:
+    def _controls(self) -> Iterator[tuple[InputChannel, ControlElement]]:
         """While the chain is behind: what stands in front of a channel and is no records. There may be a barrier behind
-        it, or it is one. Time waits in the chain, in its order. True: there was something."""
-        if self._deferred or self.time.pending or self.restored_first or not self.chain.impatient:
-            return False
-        for channel in self.inputs:
-            if channel.blocked or not channel.queue:
-                continue
-            head = channel.queue[0]
-            if isinstance(head, Batch) or (isinstance(head, ModelElement) and not self._may_tell(head)):
-                continue
-            channel.queue.popleft()
-            self._process_control(channel, head, now_ms)
-            return True
+        it, or it is one."""
+        if not self._deferred and not self.time.pending and not self.restored_first:
+            for channel in self.inputs:
+                if channel.queue and not channel.blocked and not isinstance(head := channel.queue[0], Batch):
+                    yield channel, head
+
+    def _take_control(self, now_ms: float) -> bool:
+        """Time waits in the chain, in its order. True: there was something."""
+        if self.chain.impatient:
+            for channel, head in self._controls():
+                if not isinstance(head, ModelElement) or self._may_tell(head):
+                    channel.queue.popleft()
+                    self._process_control(channel, head, now_ms)
+                    return True
         return False
 
     def _catch_up(self, now_ms: float) -> bool:
-        """Outputs without room have to take what a snapshot waits for: it may be there to overtake their queues."""
+        """Outputs without room have to take what a snapshot waits for: it may be there to overtake their queues. So do
+        operators that are not available, but only if the snapshot cannot hold it: they may be waiting for just that."""
         if self._take_control(now_ms):
             return True
-        if not self._deferred and not self.can_emit:
+        what = self._deferred[0][0] if self._deferred else next((head for _, head in self._controls()), None)
+        if what is None and not (self.can_send and self.chain.may_catch_up):
             return False
-        self.chain.catch_up()
+        self.chain.catch_up(
+            forced=isinstance(what, ModelMessage | ModelElement) and (not self._may_hold or self.model.works_off(what))
+        )
         now = self._clock.now_ms()
         if self._waiting_slice is not None:
             size, took = self._waiting_slice

@@ -80,6 +80,11 @@ class AsyncWaitOperator(FunctionOperator):
         else:
             self._results.add_mark(Mark(watermark=timestamp))
 
+    @property
+    def watermark_given(self) -> int:
+        marks = (item.watermark for item in self._results.pending() if isinstance(item, Mark))
+        return max((mark for mark in marks if mark is not None), default=self.current_watermark)
+
     def process_status(self, idle: bool) -> None:
         if self._results.empty:
             super().process_status(idle)
@@ -183,7 +188,7 @@ class AsyncWaitOperator(FunctionOperator):
     def settled(self) -> bool:
         return self._results.empty
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self, can_emit: bool) -> float | None:
         while self._deadlines and self._over(*self._deadlines[0][2:4]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
@@ -191,7 +196,7 @@ class AsyncWaitOperator(FunctionOperator):
     def advance(self, now_ms: float, can_emit: bool) -> bool:
         self._issue()
         worked = False
-        while (due := self.next_deadline()) is not None and due <= now_ms:
+        while (due := self.next_deadline(can_emit)) is not None and due <= now_ms:
             _, _, call, _, retry = heapq.heappop(self._deadlines)
             worked = True
             if retry:

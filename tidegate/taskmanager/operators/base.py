@@ -85,6 +85,11 @@ class Operator:
         self.current_watermark = timestamp
         self.output_watermark(timestamp)
 
+    @property
+    def watermark_given(self) -> int:
+        """The last one. Event time has not reached it as long as records of before are under way in here."""
+        return self.current_watermark
+
     def process_status(self, idle: bool) -> None:
         self.output_status(idle)
 
@@ -124,7 +129,7 @@ class Operator:
         """See what has become of it, and emit results when `can_emit`. False: nothing to do."""
         return False
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self, can_emit: bool) -> float | None:
         """When `advance` has something to do even if nothing comes back."""
         return None
 

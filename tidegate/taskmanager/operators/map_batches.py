@@ -72,8 +72,8 @@ class MapBatchesOperator(FunctionOperator):
         self._flush()
         return True
 
-    def next_deadline(self) -> float | None:
-        return None if self._waiting is None else self._deadline
+    def next_deadline(self, can_emit: bool) -> float | None:
+        return None if self._waiting is None or not can_emit else self._deadline
 
     # ------------------------------------------------------------ end, checkpoints
     def prepare_barrier(self, checkpoint_id: CheckpointId) -> None:
