@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 from tests.spark.chaos_jobs.soak_job import KEYS, RECORDS, WITH_TARGETS, build, build_with_target
-from tidegate.common import Configuration, Encoder
+from tests.spark.recovery_kit import file_sink
+from tidegate.common import Configuration
 from tidegate.datastream import StreamExecutionEnvironment
-from tidegate.datastream.connectors import FileSink
 
 PER_BATCH = 2_000
 IN_FILES = ("windows", "timers")
@@ -35,6 +35,10 @@ def expected(kind: str) -> Counter[str]:
     return Counter(str((f"k{key}", total)) for (key, _), total in windows.items())
 
 
+def build_into_files(env: StreamExecutionEnvironment, kind: str, folder: str) -> None:
+    build(env, kind).map(str).sink_to(file_sink(Path(folder) / "out"))
+
+
 def main(kind: str, folder: str, master: str) -> None:
     os.environ["TIDEGATE_CHAOS_FOLDER"] = folder
     settings = {
@@ -52,8 +56,7 @@ def main(kind: str, folder: str, master: str) -> None:
     if kind in WITH_TARGETS:
         build_with_target(env, kind)
     else:
-        out = str(Path(folder) / "out")
-        build(env, kind).map(str).sink_to(FileSink.for_row_format(out, Encoder.simple_string_encoder()).build())
+        build_into_files(env, kind, folder)
     env.execute(kind)
 
 
