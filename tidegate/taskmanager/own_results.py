@@ -8,7 +8,7 @@ Flink copies every record between two operators for that. Here results are copie
 * somebody else still refers to: a local variable of a generator, an attribute, the state. The interpreter counts
   references, so a record that was made for the `yield`, or a `map` that returns the record it was given, costs no copy.
 
-The first thoµsand results of an operator are looked into. What follows depends on what they were:
+The first thousand results of an operator are looked into. What follows depends on what they were:
 
 * plain values: from then on three of each batch are looked at (2 µs per batch);
 * objects that can be changed, and nobody else had: whether somebody else has it is asked for each result (0.1 µs), and
@@ -29,7 +29,7 @@ from tidegate.common.types import Row
 from tidegate.contracts.output_tag import OutputTag
 from tidegate.taskmanager.copying import SCALARS, copied_values
 
-_ENOUGH = 1000  # results without anything to change in place, after which three of a batch are looked at
+ENOUGH = 1000  # results without anything to change in place, after which three of a batch are looked at
 _DEPTH = 20  # of what is looked into; deeper, or around in circles, is copied
 _PLAIN = SCALARS | {OutputTag, type, range}
 _UNSHARED = 3  # getrefcount of an object in a container, asked in a loop over it: the container, the loop, the question
@@ -90,11 +90,11 @@ class OwnResults:
             return
         if self._deep:
             self._seen += len(values)
-            if self._seen >= _ENOUGH:
+            if self._seen >= ENOUGH:
                 self._deep, self.careful = False, self._met
             return
         for value in (values[0], values[len(values) // 2], values[-1]):
-            if not _stays(value) and not (self.careful and _is_alone(value, _DEPTH)):
+            if not stays(value) and not (self.careful and _is_alone(value, _DEPTH)):
                 values[:] = [self._own(value, False) for value in values]
                 self.careful = self._deep = True
                 return
@@ -112,7 +112,7 @@ class OwnResults:
         return own
 
     def _own(self, result: Any, unshared: bool) -> Any:
-        if type(result) in _PLAIN or _stays(result):
+        if type(result) in _PLAIN or stays(result):
             return result
         self._met = True
         if unshared and _is_alone(result, _DEPTH):
@@ -123,13 +123,13 @@ class OwnResults:
         return copied_values([result])[0]
 
 
-def _stays(value: Any, depth: int = _DEPTH) -> bool:
+def stays(value: Any, depth: int = _DEPTH) -> bool:
     """There is nothing in it that could be changed in place."""
     if type(value) in _PLAIN:
         return True
     if isinstance(value, (tuple, frozenset)):
         others = [part for part in value if type(part) not in _PLAIN]
-        return not others or (depth > 0 and all(_stays(part, depth - 1) for part in others))
+        return not others or (depth > 0 and all(stays(part, depth - 1) for part in others))
     return isinstance(value, enum.Enum)
 
 
@@ -156,13 +156,13 @@ def _is_alone(value: Any, depth: int) -> bool:
     for part in parts:
         if type(part) in _PLAIN:
             continue
-        if depth == 0 or (getrefcount(part) > _UNSHARED and not _stays(part)) or not _is_part_alone(part, depth):
+        if depth == 0 or (getrefcount(part) > _UNSHARED and not stays(part)) or not _is_part_alone(part, depth):
             return False
     return True
 
 
 def _is_part_alone(part: Any, depth: int) -> bool:
-    return _stays(part) or _is_alone(part, depth - 1)
+    return stays(part) or _is_alone(part, depth - 1)
 
 
 def _returned_count() -> int:

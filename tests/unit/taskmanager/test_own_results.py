@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tidegate.common import Row, Time, Types, WatermarkStrategy
+from tidegate.common import Configuration, Row, Time, Types, WatermarkStrategy
 from tidegate.datastream import DataStream, OutputTag, StreamExecutionEnvironment
 from tidegate.datastream.functions import (
     AggregateFunction,
@@ -22,7 +22,7 @@ from tidegate.datastream.functions import (
     ReduceFunction,
 )
 from tidegate.datastream.state import ValueStateDescriptor
-from tidegate.datastream.window import CountTrigger, TumblingEventTimeWindows
+from tidegate.datastream.window import CountTrigger, SlidingEventTimeWindows, TumblingEventTimeWindows
 from tidegate.taskmanager.own_results import OwnResults
 from tidegate.testing import InProcessJob
 
@@ -211,6 +211,68 @@ def test_what_a_reader_does_to_a_result_does_not_reach_the_state_of_reduce() -> 
     ) as job:
         job.run_to_end()
         assert job.results == EXPECTED
+
+
+def parts_in_windows(backend: str, values: list[dict[str, Any]], reuse: bool = False) -> Any:
+    """Windows of 3 ms every ms over records that come a ms apart, the first at 1."""
+    env = environment()
+    configuration = Configuration()
+    configuration.set_string("state.backend.type", backend)
+    env.configure(configuration)
+    if reuse:
+        env.get_config().enable_object_reuse()
+    return timed(env.from_collection(range(1, len(values) + 1))).map(values_of(values)).key_by(lambda r: 0)
+
+
+def values_of(values: list[dict[str, Any]]) -> Callable[[int], Any]:
+    return lambda n: values[n - 1]
+
+
+def spoil_and_tell(record: Any) -> Any:
+    told = record["n"]
+    record["n"] = 1000
+    return told
+
+
+class SpoilAndTell(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Iterator[Any]:
+        (total,) = elements
+        yield spoil_and_tell(total)
+
+
+SLIDING = SlidingEventTimeWindows.of(Time.milliseconds(3), Time.milliseconds(1))
+IN_WINDOWS = {
+    "in place": lambda w: w.reduce(reduce_in_place).map(lambda r: r["n"]),
+    "the second": lambda w: w.reduce(lambda a, b: reduce_in_place(b, a)).map(lambda r: r["n"]),
+    "a map that changes its record": lambda w: w.reduce(reduce_in_place).map(spoil_and_tell),
+    "and process": lambda w: w.reduce(reduce_in_place, SpoilAndTell()),
+}
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("reuse", [False, True], ids=["", "with object reuse"])
+@pytest.mark.parametrize("way", IN_WINDOWS)
+def test_what_a_sliding_window_gives_away_is_not_what_the_next_one_is_made_of(
+    way: str, reuse: bool, backend: str
+) -> None:
+    stream = parts_in_windows(backend, [{"n": 1}, {"n": 1}, {"n": 5}], reuse).window(SLIDING)
+    with InProcessJob.collecting(IN_WINDOWS[way](stream)) as job:
+        job.run_to_end()
+        assert job.results == [1, 2, 7, 6, 5]
+
+
+def test_nor_when_thousands_of_parts_could_not_be_changed_before() -> None:
+    def add(a: Any, b: Any) -> Any:
+        return reduce_in_place(b, a) if isinstance(a, dict) and isinstance(b, dict) else {"n": number(a) + number(b)}
+
+    def number(part: Any) -> Any:
+        return part["n"] if isinstance(part, dict) else part
+
+    values: list[Any] = [1] * 1500 + [{"n": 1}] * 20
+    stream = parts_in_windows("hashmap", values).window(SLIDING).reduce(add)
+    with InProcessJob.collecting(stream.map(number)) as job:
+        job.run_to_end()
+        assert job.results == [1, 2, *[3] * 1518, 2, 1]
 
 
 def test_with_object_reuse_nothing_is_copied() -> None:

@@ -25,6 +25,7 @@ from tidegate.state.reading import CountedTable, NamespacesOf
 from tidegate.storage.handles import KeyedStateInfo
 from tidegate.taskmanager.operators.window_base import called_by_runtime
 from tidegate.taskmanager.operators.window_slices import SliceWindowOperator
+from tidegate.taskmanager.own_results import ENOUGH, stays
 from tidegate.taskmanager.timers import Entry
 
 _MISSING: Any = object()
@@ -100,6 +101,8 @@ class HeapSliceWindowOperator(SliceWindowOperator):
     def open(self) -> None:
         super().open()
         self._open: dict[int, _Slice] = {}  # by start
+        self._looked_into = 0  # parts, for something that can be changed in place
+        self._changeable = False  # there was one
         for key, slices in self.backend.table(self._info()).live_items():
             for start, part in slices.items():
                 if part is not None:
@@ -221,7 +224,7 @@ class HeapSliceWindowOperator(SliceWindowOperator):
         columns = [self._open[start].column(keys) for start in starts]
         taken, rest = self.limit.take(keys)
         merge, values = self._merge, self.values
-        if self._result is None and self._call is None:
+        if self._result is None and self._call is None and self._never_change(columns):
             for row in zip(rest, *columns, strict=False):
                 total = None
                 parts = iter(row)
@@ -243,6 +246,19 @@ class HeapSliceWindowOperator(SliceWindowOperator):
             if start < next_begin:
                 self._drop(start, taken)
         return len(taken)
+
+    def _never_change(self, columns: list[list[Any]]) -> bool:
+        """There is nothing in these parts that `merge`, or who gets a result, could change in place, so that no copy is
+        needed. As with `OwnResults`, the first are all looked into, and three of each portion later."""
+        if self._changeable:
+            return False
+        for column in columns:
+            some = column if self._looked_into < ENOUGH else (column[0], column[len(column) // 2], column[-1])
+            if not all(map(stays, some)):
+                self._changeable = True
+                return False
+            self._looked_into += len(some)
+        return True
 
     def _go_on(self, end: int, entries: list[Entry], kept: list[list[Any]]) -> None:
         """Keys with parts that the next window has too are due again when it ends."""

@@ -12,8 +12,6 @@ With the heap backend and without allowed lateness, `window_heap_slices` does th
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from typing import Any
 
 from tidegate.common.errors import ConfigurationError
@@ -25,12 +23,8 @@ from tidegate.state.serialization import dumps, loads
 from tidegate.taskmanager.operator_context import OperatorContext
 from tidegate.taskmanager.operators.merge_check import MergeCheck
 from tidegate.taskmanager.operators.window_base import BaseWindowOperator, aggregation_calls, called_by_runtime
+from tidegate.taskmanager.own_results import stays
 from tidegate.taskmanager.timers import OperatorTimers
-
-_IMMUTABLE = frozenset(
-    {int, float, bool, str, bytes, complex, decimal.Decimal, datetime.date, datetime.datetime, datetime.timedelta}
-    | {type(None)}
-)
 
 
 class SliceWindowOperator(BaseWindowOperator):
@@ -177,14 +171,10 @@ class SliceWindowOperator(BaseWindowOperator):
         if not parts:
             return
         merge, result = self._merge, self._result
-        if result is None:
-            total = parts[0]
-            for part in parts[1:]:
-                total = merge(total, part)
-        else:
-            total = own_copy(parts[0])
-            for part in parts[1:]:
-                total = merge(total, own_copy(part))
+        total = own_copy(parts[0])
+        for part in parts[1:]:
+            total = merge(total, own_copy(part))
+        if result is not None:
             total = result(total)
         if self._call is None:
             self.values.append(total)
@@ -193,10 +183,7 @@ class SliceWindowOperator(BaseWindowOperator):
             self.evaluate(self.backend.current_key, TimeWindow(end - self._size, end), [total])
 
 
-def own_copy(accumulator: Any) -> Any:
-    """The accumulator itself when it cannot change, a copy otherwise: `merge` may work in place, and the slice is
-    needed again for the next window."""
-    kind = type(accumulator)
-    if kind in _IMMUTABLE or (kind is tuple and all(type(item) in _IMMUTABLE for item in accumulator)):
-        return accumulator
-    return loads("window", "slices", dumps(accumulator))
+def own_copy(part: Any) -> Any:
+    """The part itself when it cannot change, a copy otherwise: `merge` and `reduce` may work in place, who gets the
+    result may change it too, and the slice is needed again for the next window."""
+    return part if stays(part) else loads("window", "slices", dumps(part))
