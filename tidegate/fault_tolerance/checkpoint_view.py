@@ -80,6 +80,7 @@ class CheckpointsView(msgspec.Struct, frozen=True, kw_only=True):
     failures_by_reason: dict[str, int] = {}  # name of the reason -> how often
     history: tuple[CheckpointView, ...] = ()  # `tidegate.checkpoint.history-size` of them, oldest first
     restores: tuple[Restore, ...] = ()  # the latest ones, oldest first
+    forgotten_restore_ms: float = 0.0  # when the one before these was; 0.0: there was none
     summary: dict[str, Range] = {}  # by the name of a field of CheckpointView; empty before the first one is completed
     older_completed: CheckpointView | None = None  # the latest completed one, when the history has none any more
 
@@ -119,6 +120,7 @@ class CheckpointViews:
             failures_by_reason={reason.name: count for reason, count in stats.failures_by_reason.items()},
             history=tuple(history),
             restores=tuple(Restore(checkpoint_id=n, at_ms=at) for n, at in stats.restored),
+            forgotten_restore_ms=stats.forgotten_restore_ms,
             summary={name: _range_of(spread) for name, spread in stats.summary.items() if spread.count},
         )
 

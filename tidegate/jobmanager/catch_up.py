@@ -2,7 +2,8 @@
 
 While the job was down its input went on. How far it is behind is told by its sources: by the records that wait outside
 (`pendingRecords`), or, where no reader knows that, by how far event time is behind the clock (`watermarkLag`). It has
-caught up when it is no further behind than it was before the failure. Where the sources know neither there is no
+caught up when it is no further behind than it was before the failure; one that fails again before that has the first
+failure still to make good, and the time of both is when it is back. Where the sources know neither there is no
 telling. All of it is seen through the heartbeats, so to about a second.
 """
 
@@ -44,6 +45,7 @@ class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def catch_up_ms(self) -> float | None:
+        """Since it ran again. Failures that came before it was over, and their downtime, are part of it."""
         if self.running_ms is None or self.caught_up_ms is None:
             return None
         return self.caught_up_ms - self.running_ms
@@ -71,8 +73,7 @@ class RecoveryWatch:
         if latest is None or latest.caught_up_ms is not None or latest.lag_before is None:
             self._before = lag or self._before
         if latest is not None:
-            self._kept = [_running(recovery, now) for recovery in self._kept]
-            self._kept[-1] = _further(self._kept[-1], lag, now)
+            self._kept = [_further(_running(recovery, now), lag, now) for recovery in self._kept]
         return tuple(self._kept)
 
 

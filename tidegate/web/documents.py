@@ -232,8 +232,9 @@ def _kept_in_detail(view: JobView) -> list[CheckpointView]:
 
 
 def _restores(view: JobView) -> list[Document]:
-    """Oldest first. `fell_back_from`: the checkpoint that was tried before it and turned out to be damaged."""
-    found, before = [], 0.0
+    """Oldest first. `fell_back_from`: the checkpoint that was tried before it and turned out to be damaged; None too when
+    that failure is not kept any more."""
+    found, before = [], view.checkpoints.forgotten_restore_ms
     for restore in view.checkpoints.restores:
         damaged = [
             f.failure.corrupt_checkpoint

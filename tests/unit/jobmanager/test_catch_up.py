@@ -53,9 +53,12 @@ def test_a_failure_while_it_catches_up_is_measured_against_the_time_before_the_f
     watch.look(None, True, 0, pending(50), 1_000)
     watch.look((0, 2_000.0), True, 1, pending(90_000), 3_000)
     watch.look((1, 4_000.0), False, 1, (), 4_000)
+    first, second = watch.look((1, 4_000.0), True, 2, pending(80_000), 5_000)
+    assert second.lag_before == first.lag_before
+    assert first.caught_up_ms is second.caught_up_ms is None
     first, second = watch.look((1, 4_000.0), True, 2, pending(60), 9_000)
-    assert first.caught_up_ms is None
-    assert (second.lag_before, second.caught_up_ms) == (first.lag_before, 9_000)
+    assert (first.caught_up_ms, second.caught_up_ms) == (9_000, 9_000)  # back from both, at one moment
+    assert (first.catch_up_ms, second.catch_up_ms) == (6_000, 4_000)
 
 
 def test_sources_that_cannot_tell_leave_it_open() -> None:

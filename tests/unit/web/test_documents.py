@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.web.web_kit import MARKUP, FakeJobs, check_described, sample_view
-from tidegate.common.ids import AttemptNumber
+from tidegate.common.ids import AttemptNumber, CheckpointId
 from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import (
     BUSY_MS,
@@ -22,12 +22,14 @@ from tidegate.common.metric_values import (
     MeterValue,
     MetricReport,
 )
-from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
+from tidegate.fault_tolerance.barriers.statistics import CheckpointStats, CheckpointStatus
+from tidegate.fault_tolerance.checkpoint_view import CheckpointViews
 from tidegate.jobmanager.catch_up import Lag, RecoveryView, RecoveryWatch
 from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job_publisher import StatusHistory
 from tidegate.jobmanager.job_view import JobView, OperatorView
 from tidegate.protocol.messages import FailureInfo
+from tidegate.spark.micro_batch.progress import Batches
 from tidegate.web import documents
 from tidegate.web.access import Gate
 from tidegate.web.answer_schemas import ANSWERS
@@ -130,6 +132,25 @@ def test_restores_tell_of_a_damaged_checkpoint_that_was_tried_before() -> None:
     assert ask("JOB/checkpoints")["restores"][0]["fell_back_from"] is None
     answer = ask("JOB/checkpoints", msgspec.structs.replace(view, failures=(damaged,)))
     assert answer["restores"][0]["fell_back_from"] == 9
+
+
+def test_a_damaged_checkpoint_before_a_restore_that_is_not_kept_is_no_note_of_the_oldest_that_is() -> None:
+    stats, batches = CheckpointStats(history_size=5), Batches(kept=5)
+    for number in range(30):
+        stats.on_restored(CheckpointId(10 + number), 1_000.0 * number)
+        batches.restored(10 + number, 1_000.0 * number)
+    view = sample_view()
+    (failed,) = view.failures
+    damage = msgspec.structs.replace(failed.failure, corrupt_checkpoint=9)
+    for kept in (CheckpointViews().of(stats), batches.view()):
+        restores = kept.restores
+        assert 30 == kept.restored > len(restores) >= 10
+        long_ago = dataclasses.replace(failed, failure=damage, at_ms=restores[0].at_ms - 1_500.0)
+        between = dataclasses.replace(failed, failure=damage, at_ms=restores[0].at_ms - 500.0)
+        for failure, note in ((long_ago, None), (between, 9)):
+            changed = msgspec.structs.replace(view, checkpoints=kept, failures=(failure,))
+            notes = [restore["fell_back_from"] for restore in documents.checkpoints(changed)["restores"]]
+            assert notes == [None] * (len(restores) - 1) + [note]
 
 
 def test_the_settings_of_checkpoints_are_beside_them() -> None:

@@ -155,6 +155,20 @@ def test_a_change_of_the_job_is_seen_live_and_its_end_too(page: FakePage) -> Non
     page.tab("")
     page.wait(lambda: page.all("section[aria-label=subtasks]"))
     assert "the job has ended" in page.text
+    page.press("#logout")  # nobody is there to be told
+    page.wait(lambda: page.all("#token"))
+    assert "its port is closed" in page.text
+    assert MARKUP not in page.text
+    assert not [complaint for complaint in page.complaints if "Uncaught" in complaint]
+
+
+def test_who_cannot_be_logged_out_is_told(page: FakePage) -> None:
+    page.open()
+    page.to_job()
+    page.rest.close()
+    page.press("#logout")
+    page.wait(lambda: "Not logged out: the server does not answer" in page.text)
+    assert MARKUP in page.text
 
 
 def test_buttons_ask_first(page: FakePage) -> None:

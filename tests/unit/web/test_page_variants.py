@@ -15,6 +15,7 @@ from tidegate.common.ids import CheckpointId
 from tidegate.common.metric_values import INPUT_WATERMARK, GaugeValue, MetricReport
 from tidegate.fault_tolerance.barriers.statistics import CheckpointStatus
 from tidegate.fault_tolerance.checkpoint_view import CheckpointView, Restore
+from tidegate.jobmanager.catch_up import Lag, RecoveryView
 from tidegate.jobmanager.job_view import JobView, StageView
 
 pytestmark = pytest.mark.timeout(300)
@@ -211,6 +212,20 @@ def test_a_job_that_has_ended_says_when_and_leads_back_to_the_list(page: FakePag
     assert "Running for" not in titles
     page.press("a.back")
     page.wait(lambda: page.all(f'[data-key="job-{page.job_id}"]'))
+
+
+def test_a_job_that_has_ended_is_not_catching_up(page: FakePage) -> None:
+    before = Lag(measure="pendingRecords", value=1.0, slack=1.0)
+    view = page.jobs.shown
+    recovery = RecoveryView(attempt=view.failures[0].attempt, failed_ms=1.0, running_ms=2_000.0, lag_before=before)
+    changed(page, recoveries=(recovery,))
+    page.open()
+    page.to_job()
+    page.tab("failures")
+    page.wait(lambda: "catching up" in page.text)
+    changed(page, status_name="CANCELED", ended_ms=view.started_ms + 60_000)
+    page.wait(lambda: "had not caught up when the job ended" in page.text)
+    assert "catching up" not in page.text
 
 
 def test_failures_that_are_not_kept_are_counted(page: FakePage) -> None:

@@ -108,6 +108,7 @@ _SUMMARISED = (
     "inflight_bytes",
     "processed_during_alignment",
 )
+_RESTORES = 20
 
 
 class CheckpointStats:
@@ -122,8 +123,9 @@ class CheckpointStats:
         self.completed = 0
         self.failed = 0
         self.failures_by_reason: dict[CheckpointFailureReason, int] = {}
-        self.restored: list[tuple[CheckpointId, float]] = []  # the latest restores (checkpoint, when), at most 20
+        self.restored: list[tuple[CheckpointId, float]] = []  # the latest restores (checkpoint, when), at most _RESTORES
         self.restores = 0
+        self.forgotten_restore_ms = 0.0  # when the one before these was; 0.0: there was none
 
     @property
     def history(self) -> tuple[CheckpointRecord, ...]:
@@ -163,7 +165,8 @@ class CheckpointStats:
     def on_restored(self, checkpoint_id: CheckpointId, now_ms: float) -> None:
         self.restores += 1
         self.restored.append((checkpoint_id, now_ms))
-        del self.restored[:-20]
+        if len(self.restored) > _RESTORES:
+            _, self.forgotten_restore_ms = self.restored.pop(0)
 
     def _end(self, checkpoint_id: CheckpointId) -> CheckpointRecord | None:
         record = self._in_progress.pop(checkpoint_id, None)

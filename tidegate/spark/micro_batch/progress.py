@@ -46,6 +46,7 @@ class Batches:
         self._restores: deque[Restore] = deque(maxlen=_RESTORES)
         self._completed = 0
         self._restored = 0
+        self._forgotten_restore_ms = 0.0
         self._durations = [float("inf"), 0.0, 0.0]  # the shortest, their sum, the longest
 
     def add(
@@ -95,6 +96,8 @@ class Batches:
     def restored(self, latest_batch: int, now_ms: float) -> None:
         """An attempt goes on after this batch."""
         self._restored += 1
+        if len(self._restores) == _RESTORES:
+            self._forgotten_restore_ms = self._restores[0].at_ms
         self._restores.append(Restore(checkpoint_id=CheckpointId(latest_batch + 1), at_ms=now_ms))
 
     def view(self) -> CheckpointsView:
@@ -107,6 +110,7 @@ class Batches:
             restored=self._restored,
             history=tuple(self._history),
             restores=tuple(self._restores),
+            forgotten_restore_ms=self._forgotten_restore_ms,
             summary=summary,
         )
 

@@ -84,9 +84,21 @@ function login() {
   document.getElementById("token").focus();
 }
 
+// A server that is gone cannot be told. That of a job which has ended does not come back, and its token opens nothing:
+// what is on the screen goes.
 document.getElementById("logout").addEventListener("click", async () => {
-  await call("POST", "/v1/logout", {});
-  login();
+  const ended = over();
+  try {
+    await call("POST", "/v1/logout", {});
+    login();
+  } catch (error) {
+    if (error instanceof Refused && error.status !== 401) say(error.message, true);
+    else if (error instanceof Refused) login();
+    else if (ended) {
+      login();
+      say("The job has ended, and its port is closed: nobody can log in here any more.");
+    } else say("Not logged out: the server does not answer. Try again when it does.", true);
+  }
 });
 
 // ---------------------------------------------------------------- addresses

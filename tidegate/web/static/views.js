@@ -120,10 +120,11 @@ function functionMetrics(v) {
   })).sort((a, b) => a.operator.localeCompare(b.operator) || a.name.localeCompare(b.name) || a.subtask - b.subtask);
 }
 
-function caughtUp(f) {
+function caughtUp(f, over) {
   if (f.downtime_ms === null) return "";
   if (f.caught_up === null) return " · its sources do not tell how far behind it is";
-  return f.caught_up ? ` · caught up after ${duration(f.catch_up_ms)} more` : " · catching up";
+  if (f.caught_up) return ` · caught up after ${duration(f.catch_up_ms)} more`;
+  return over ? " · had not caught up when the job ended" : " · catching up";
 }
 
 export function failuresView(answer, over) {
@@ -144,7 +145,7 @@ function failureSections(answer, over) {
     all > answer.failures.length ? el("p", { class: "soft", key: "total" }, `${number(answer.failures.length)} of ${number(all)} failures are kept: the first and the latest.`) : null,
     answer.failures.map((f) => el("section", { class: "panel", key: `${f.attempt} ${f.at_ms}` },
       el("p", {}, el("strong", { class: "bad" }, `attempt ${f.attempt}`), ` ${time(f.at_ms)} · `,
-        f.operator ? `${f.operator}, subtask ${f.subtask} · ` : "", down(f), caughtUp(f)),
+        f.operator ? `${f.operator}, subtask ${f.subtask} · ` : "", down(f), caughtUp(f, over)),
       f.verdict ? el("p", { class: "soft" }, "Restart strategy: ", el("strong", {}, f.verdict)) : null,
       el("p", {}, f.summary), f.traceback ? el("pre", { tabindex: 0 }, f.traceback) : null)),
   ];
