@@ -1,7 +1,8 @@
 """Keyed state as of the last completed checkpoint, read from its files: the job does not notice.
 
 What is read here is never rolled back: when the job falls back from a damaged checkpoint to an older one, there is no
-answer until a newer one than any that was read is complete.
+answer until a newer one than any that was read is complete. With high availability that holds across drivers: the next
+one does not know what was read, but which checkpoints there were to be read.
 """
 
 from __future__ import annotations
@@ -71,8 +72,10 @@ class CommittedState:
         source: Callable[[str], StateSource],
         now_ms: Callable[[], float],
         max_read: int,
+        shown: CheckpointId | None = None,
     ) -> None:
-        """`max_read`: bytes of files that one look reads."""
+        """`max_read`: bytes of files that one look reads. `shown`: the newest checkpoint that an earlier driver of the
+        job may have answered from."""
         self._latest = latest
         self._source = source
         self._now_ms = now_ms
@@ -80,7 +83,7 @@ class CommittedState:
         self._lock = threading.Lock()  # held while files are read, perhaps for ever: taken with a timeout only
         self._reader = SnapshotReader()  # used by the holder of the lock
         self._closed = threading.Event()
-        self._newest = CheckpointId(0)  # that was ever answered from
+        self._newest = shown or CheckpointId(0)  # that was ever answered from
 
     def get(self, operator_id: str, state: str, keys: Sequence[Any], window: tuple[Any, ...] | None) -> CommittedAnswer:
         def read(parts: _Parts) -> list[Found]:
@@ -176,8 +179,9 @@ class CommittedState:
             raise StateNotReadableError("no checkpoint of this job is complete so far")
         if point.checkpoint_id < self._newest:
             raise StateNotReadableError(
-                f"the job went back to checkpoint {point.checkpoint_id}, since checkpoint {self._newest}, which was "
-                "read before, turned out to be damaged: committed state can be read again when a newer one is complete"
+                f"the job went back to checkpoint {point.checkpoint_id}, since checkpoint {self._newest}, which was or "
+                "may have been read before, turned out to be damaged: committed state can be read again when a newer "
+                "one is complete"
             )
         return point
 

@@ -53,6 +53,7 @@ class PreparedJob:
     storage: CheckpointStorage
     configuration: Configuration  # that the job was prepared with
     leadership: Leadership | None = None  # with high availability: closed by whoever runs the job
+    shown: CheckpointId | None = None  # the newest that an earlier leader may have answered a committed read from
 
     def discard(self) -> None:
         """The job is not run after all. Not after it was handed to somebody who runs it."""
@@ -126,7 +127,8 @@ def _prepared(
     except BaseException:
         storage.close()
         raise
-    return PreparedJob(graph, master, settings, storage, configuration, leadership)
+    # A checkpoint is complete, and is read, once the record names it: the newest one there, though it may be damaged.
+    return PreparedJob(graph, master, settings, storage, configuration, leadership, shown=start.highest_id)
 
 
 def _no_guard() -> None:

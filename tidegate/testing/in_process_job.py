@@ -133,6 +133,7 @@ class InProcessJob(InstructionCarrier):
             source,
             self.clock.now_ms,
             publisher.queries.committed_max_read,
+            self.prepared.shown,
         )
         self._states = LiveStates(self.prepared.graph, publisher, self._queries, committed)
 

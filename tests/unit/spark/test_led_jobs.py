@@ -20,7 +20,7 @@ from tests.unit.spark.thread_gang import ThreadGang
 from tests.unit.taskmanager.small_jobs import environment
 from tidegate.common import run_end
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError, JobCancelledError, JobSuspendedError
+from tidegate.common.errors import ConfigurationError, JobCancelledError, JobSuspendedError, StateNotReadableError
 from tidegate.common.job_status import JobStatus
 from tidegate.datastream.connectors import DiscardingSink
 from tidegate.graph.driver_sides import starting_job
@@ -165,17 +165,18 @@ def test_a_leader_finds_the_checkpoints_of_the_one_before_on_an_object_store(
     assert_exact(visible_lines(tmp_path / "out"), RECORDS)
 
 
-@pytest.mark.parametrize("damaged", ["metadata", "state"])
-def test_a_leader_falls_back_to_an_older_checkpoint_of_the_one_before_when_the_newest_is_damaged(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damaged: str
-) -> None:
-    # Of every checkpoint the state of a single key has a file of its own.
-    settings = {
-        "padding": 30_000,
-        "execution.checkpointing.num-retained": 3,
-        "execution.checkpointing.incremental": False,
-    }
-    first = jobs.lead(per_second=200.0, **settings)
+_FILES_OF_THEIR_OWN: dict[str, Any] = {  # of every checkpoint the state of a single key has one
+    "padding": 30_000,
+    "execution.checkpointing.num-retained": 3,
+    "execution.checkpointing.incremental": False,
+}
+
+
+def _led_until_the_newest_is_damaged(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> tuple[int, int, Path]:
+    """The checkpoint, the one before it, and the folder of the first."""
+    first = jobs.lead(per_second=200.0, **_FILES_OF_THEIR_OWN)
     until(lambda: completed(first) >= 1 and visible_lines(jobs.folder / "out"), "results of the first")
     seen = jobs.newest()
     until(lambda: jobs.newest() >= seen + 3, "checkpoints of the first")
@@ -191,8 +192,15 @@ def test_a_leader_falls_back_to_an_older_checkpoint_of_the_one_before_when_the_n
     assert newest > before
     (path,) = [folder / "_metadata"] if damaged == "metadata" else folder.parent.glob(f"shared/c{newest}-*")
     path.write_bytes(b"rotten")
+    return newest, before, folder
 
-    second = jobs.lead(**settings)
+
+@pytest.mark.parametrize("damaged", ["metadata", "state"])
+def test_a_leader_falls_back_to_an_older_checkpoint_of_the_one_before_when_the_newest_is_damaged(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    newest, before, folder = _led_until_the_newest_is_damaged(jobs, monkeypatch, damaged)
+    second = jobs.lead(**_FILES_OF_THEIR_OWN)
     second.client.get_job_execution_result().result(60)
     assert f"checkpoint {newest} is damaged" in caplog.text
     assert f"falling back to checkpoint {before}: what was read since" in caplog.text
@@ -202,6 +210,22 @@ def test_a_leader_falls_back_to_an_older_checkpoint_of_the_one_before_when_the_n
     left = {path.name for path in folder.parent.glob("chk-*")}
     assert left == ({folder.name} if damaged == "metadata" else set()), "all is deleted whose metadata can be read"
     assert (jobs.record().status, jobs.record().epoch) == ("FINISHED", 2)
+
+
+@pytest.mark.parametrize("damaged", ["metadata", "state"])
+def test_a_leader_that_falls_back_shows_no_committed_state_that_is_older_than_what_the_one_before_may_have_shown(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    newest, before, _ = _led_until_the_newest_is_damaged(jobs, monkeypatch, damaged)
+    second = jobs.lead(per_second=200.0, **_FILES_OF_THEIR_OWN | {"execution.checkpointing.interval": "1 h"})
+    client = second.client
+    until(
+        lambda: client.view().status is JobStatus.RUNNING and before in [r.checkpoint_id for r in client.restores()],
+        "the fall-back",
+    )
+    with pytest.raises(StateNotReadableError, match=f"went back to checkpoint {before}, since checkpoint {newest}"):
+        client.get_state("count", "count").scan(5, level="committed")
+    client.cancel().result(60)
 
 
 def _cut_off(manager: JobManager) -> None:

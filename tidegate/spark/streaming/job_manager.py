@@ -136,6 +136,7 @@ class JobManager(InstructionCarrier):
             workers_storage.source,
             self._clock.now_ms,
             publisher.queries.committed_max_read,
+            job.shown,
         )
         self.client = SparkJobClient(
             publisher,
