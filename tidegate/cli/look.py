@@ -187,7 +187,7 @@ def ui(arguments: Any) -> Document:
     try:
         url = server.start()
     except OSError as error:
-        raise CommandError(f"port {arguments.port} cannot be opened: {error.strerror or error}") from error
+        raise CommandError(f"no port for the page can be opened: {error.strerror or error}") from error
     token = server.gate.read_token if arguments.read_only else server.token
     print(f"{url}/#token={token}", flush=True)
     try:

@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         shown.add_argument("--history", metavar="DIR", help="the folder of the history, if not the user's own")
 
     page = _command(commands, "ui", "the page of running and ended jobs, until Ctrl-C", look.ui, lambda answer: None)
-    page.add_argument("--port", type=int, default=0, help="otherwise any free one")
+    page.add_argument("--port", type=int, default=0, help="or the next free one; otherwise any free one")
     page.add_argument("--bind-address", default="127.0.0.1", metavar="ADDRESS", help="another one needs TLS")
     page.add_argument("--address", default="", metavar="NAME", help="by which it is reached, as in the certificate")
     page.add_argument("--certificate", metavar="FILE", help="for https, in PEM")

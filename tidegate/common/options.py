@@ -637,7 +637,7 @@ REST_PORT = ConfigOption(
     "rest.port",
     _INTEGER,
     0,
-    "Number of that port. 0, or when it is in use: any free one.",
+    "Number of that port. 0: any free one. When it is in use, the next free one is taken, and the log says so.",
     ("rest.bind-port",),
     minimum=0,
     maximum=65535,

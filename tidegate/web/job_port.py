@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 from tidegate.common.errors import ConfigurationError
@@ -26,7 +24,6 @@ class JobPort:
     def __init__(
         self, jobs: Jobs, job_id: str, job_name: str, started_ms: float, settings: RestSettings | None = None
     ) -> None:
-        self._jobs = jobs
         self._settings = settings or RestSettings()
         self._server = RestServer(jobs, self._settings)
         self._job_id = job_id
@@ -46,7 +43,7 @@ class JobPort:
 
     def _open(self) -> None:
         try:
-            self.url = self._start()
+            self.url = self._server.start(f"job {self._job_name}")
             pid = os.getpid()
             self._file = publish(
                 JobRecord(
@@ -69,19 +66,6 @@ class JobPort:
                 self._job_name,
                 error,
             )
-
-    def _start(self) -> str:
-        """Another job may have the port that is configured: then any free one is taken."""
-        try:
-            return self._server.start()
-        except OSError as error:
-            wanted = self._settings.port
-            if error.errno != errno.EADDRINUSE or not wanted:
-                raise
-            self._server = RestServer(self._jobs, replace(self._settings, port=0))
-            url = self._server.start()
-            log.warning("job %s: port %d is in use; its page and REST are at %s", self._job_name, wanted, url)
-            return url
 
     def close(self) -> None:
         """Calls that wait for the end of the job get their answer first."""

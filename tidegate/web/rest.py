@@ -8,6 +8,7 @@ and streams under way.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -21,6 +22,7 @@ from tidegate.web.jobs import Jobs
 from tidegate.web.rest_settings import RestSettings
 
 if TYPE_CHECKING:
+    import ssl
     from http.server import BaseHTTPRequestHandler
 
     from tidegate.web.connections import BoundedHTTPServer
@@ -32,6 +34,7 @@ _MAX_SENTENCE = 300
 _MAX_CALLS = 32
 _MAX_STREAMS = 16
 _LAST_ANSWERS_S = 2.0
+_PORTS_TRIED = 100  # from the one that is asked for on; then any free one is taken
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -60,18 +63,32 @@ class RestServer:
     def token(self) -> str:
         return self.gate.token
 
-    def start(self) -> str:
-        """The URL. Raises OSError when the port cannot be bound, ConfigurationError when it cannot be encrypted."""
-        from tidegate.web.connections import BoundedHTTPServer
-
+    def start(self, what: str = "the page") -> str:
+        """The URL, of the next free port when the one that was asked for is in use, which the log says of `what`.
+        Raises OSError when no port can be bound, ConfigurationError when it cannot be encrypted."""
         chosen = self._settings
         context = None if chosen.tls is None else chosen.tls.context()
-        self._server = server = BoundedHTTPServer((chosen.host, chosen.port), _handler_class(self), tls=context)
+        self._server = server = self._bound(context)
+        if chosen.port not in (0, server.server_port):
+            log.warning("%s: port %d is in use, %d is taken instead", what, chosen.port, server.server_port)
         if context is not None:
             self.gate.attributes += "; Secure"
         self.gate.cookie = f"tidegate_{server.server_port}"  # browsers send cookies to all ports of a host
         threading.Thread(target=server.serve, name="tidegate-rest", daemon=True).start()
         return chosen.url(server.server_port)
+
+    def _bound(self, context: ssl.SSLContext | None) -> BoundedHTTPServer:
+        from tidegate.web.connections import BoundedHTTPServer
+
+        host, wanted = self._settings.host, self._settings.port
+        handler = _handler_class(self)
+        for port in range(wanted, min(wanted + _PORTS_TRIED, 65536)) if wanted else ():
+            try:
+                return BoundedHTTPServer((host, port), handler, tls=context)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        return BoundedHTTPServer((host, 0), handler, tls=context)  # any
 
     def close(self) -> None:
         self._closing.set()

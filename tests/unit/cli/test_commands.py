@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -116,10 +117,19 @@ def test_names_cannot_change_the_terminal(job: FakeJobs, capsys: pytest.CaptureF
 
 def test_ui_serves_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    command = [sys.executable, "-m", "tidegate.cli", "ui"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    command = [sys.executable, "-m", "tidegate.cli", "ui", "--port"]
+    pipe = subprocess.PIPE
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        subprocess.Popen(
+            [*command, str(other.getsockname()[1])], stdout=pipe, stderr=pipe, text=True, env=environment
+        ) as process,
+    ):
         assert process.stdout is not None
+        assert process.stderr is not None
         url, _, token = process.stdout.readline().strip().partition("/#token=")
+        taken, port = other.getsockname()[1], url.rpartition(":")[2]
+        assert f"port {taken} is in use, {port} is taken instead" in process.stderr.readline()
         request = urllib.request.Request(f"{url}/v1/jobs", headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(request, timeout=10) as response:
             assert json.loads(response.read()) == {"jobs": []}

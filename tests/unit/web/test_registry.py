@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -105,15 +106,28 @@ def test_a_port_that_cannot_be_opened_is_a_warning(
     assert "cannot be reached by the tidegate command" in caplog.text
 
 
-def test_a_port_that_is_in_use_gives_way_to_a_free_one(
+def two_in_a_row() -> tuple[socket.socket, socket.socket]:
+    """On two ports of which the second is the next after the first."""
+    for _ in range(100):
+        one = socket.create_server(("127.0.0.1", 0))
+        with contextlib.suppress(OSError, OverflowError):
+            return one, socket.create_server(("127.0.0.1", one.getsockname()[1] + 1))
+        one.close()
+    raise AssertionError("no two ports in a row are free")
+
+
+def test_a_port_that_is_in_use_gives_way_to_the_next_free_one(
     state_home: Path, jobs: FakeJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
+    one, other = two_in_a_row()
+    with one, other:
+        taken = one.getsockname()[1]
         port = JobPort(jobs, "d" * 32, "name", 1.0, RestSettings(port=taken))
         port.open()
         port._thread.join()
         (found,) = running_jobs()
-        assert found.url == port.url != f"http://127.0.0.1:{taken}"
-        assert f"port {taken} is in use" in caplog.text
+        assert found.url == port.url
+        number = int(port.url.rpartition(":")[2])
+        assert taken + 2 <= number < taken + 100
+        assert f"job name: port {taken} is in use, {number} is taken instead" in caplog.text
         port.close()
