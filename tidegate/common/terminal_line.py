@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import threading
 from typing import TextIO
@@ -29,6 +31,14 @@ class TerminalLine:
             return self.stream.isatty()
         except (AttributeError, ValueError):  # None in a program without a console; closed
             return False
+
+    @property
+    def columns(self) -> int:
+        """Of this terminal: the standard output may be a file meanwhile, or another one."""
+        try:
+            return os.get_terminal_size(self.stream.fileno()).columns or shutil.get_terminal_size().columns
+        except (AttributeError, OSError, ValueError):
+            return shutil.get_terminal_size().columns
 
     def show(self, text: str) -> None:
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 import time
 from collections import deque
@@ -65,7 +64,7 @@ class ProgressLine:
         while not self._over.wait(_INTERVAL_S):
             view = self._view()
             left_s = self._pace.left_s(share_done(view), time.monotonic())
-            self._line.show(line_of(view, left_s, shutil.get_terminal_size().columns - 1))
+            self._line.show(line_of(view, left_s, self._line.columns - 1))
 
 
 class Pace:
