@@ -24,7 +24,7 @@ $(READY): pyproject.toml requirements.lock scripts/check_java.sh
 		echo "macOS: brew install python@3.11), remove $(VENV) if there is one, and run: make setup PYTHON=python3.11"; \
 		exit 1; }
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check "setuptools==80.9.0" -r requirements.lock  # builds the wheel; pip-compile leaves it out
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e . --config-settings editable_mode=compat
 	@touch $(READY)
 
