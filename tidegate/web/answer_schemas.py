@@ -219,6 +219,7 @@ ANSWERS: dict[str, Schema] = {
         stages=_list(_OF[StageView]),
         status_history=_list(_OF[StatusChange]),
         downtime_ms=_MS,
+        uptime_ms=_maybe(_MS),
         lag=_maybe(_OF[Lag]),
         bounded=_TRUTH,
         warnings=_WHOLE,

@@ -308,7 +308,7 @@ class Api:
                 document = self._job_document(job)
                 ended = document["ended_ms"] is not None
                 # Durations move on by themselves: that is no event.
-                told: Any = {**document, "duration_ms": None, "downtime_ms": None}
+                told: Any = {**document, "duration_ms": None, "downtime_ms": None, "uptime_ms": None}
                 event = b"event: job\ndata: " + msgspec.json.encode(document) + b"\n\n"
             except RemoteJobError as error:  # it may answer again
                 told = str(error)

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from tidegate.common.job_status import JobStatus
 from tidegate.common.metric_values import (
     BACK_PRESSURED_MS,
     BUSY_MS,
@@ -136,6 +137,7 @@ def job(view: JobView, now_ms: float) -> Document:
         "stages": msgspec.to_builtins(view.stages),
         "status_history": msgspec.to_builtins(view.status_history),
         "downtime_ms": round(downtime_ms(view, now_ms)),
+        "uptime_ms": None if (up := uptime_ms(view, now_ms)) is None else round(up),
         "lag": msgspec.to_builtins(lag_of(view.metrics)),
         "bounded": view.bounded,
         "warnings": sum(warning.times for warning in view.warnings),
@@ -232,8 +234,8 @@ def _kept_in_detail(view: JobView) -> list[CheckpointView]:
 
 
 def _restores(view: JobView) -> list[Document]:
-    """Oldest first. `fell_back_from`: the checkpoint that was tried before it and turned out to be damaged; None too when
-    that failure is not kept any more."""
+    """Oldest first. `fell_back_from`: the checkpoint that was tried before it and turned out to be damaged; None too
+    when that failure is not kept any more."""
     found, before = [], view.checkpoints.forgotten_restore_ms
     for restore in view.checkpoints.restores:
         damaged = [
@@ -381,13 +383,25 @@ def downtime_ms(view: JobView, now_ms: float) -> float:
     return view.downtime_ms + (0.0 if since is None else max(0.0, now_ms - since))
 
 
+def uptime_ms(view: JobView, now_ms: float) -> float | None:
+    """How long the job has been running without interruption; None: it does not run."""
+    latest = view.status_history[-1] if view.status_history else None
+    if latest is None or not view.status_name == latest.status_name == JobStatus.RUNNING.name:
+        return None
+    return max(0.0, now_ms - latest.at_ms)
+
+
 def job_figures(view: JobView, now_ms: float) -> dict[str, float]:
-    """The metrics of the job as a whole, by Flink's names where Flink has one: all are gauges, those of the latest
-    completed checkpoint are there once there is one."""
+    """The metrics of the job as a whole, by Flink's names where Flink has one, and then they mean what Flink's mean:
+    all are gauges, those of the latest completed checkpoint are there once there is one."""
+    ended = view.status.is_terminal_state()
+    since = view.down_since_ms
     figures: dict[str, float] = {
         "running": float(view.status_name == "RUNNING"),
-        "uptime": (now_ms if view.ended_ms is None else view.ended_ms) - view.started_ms,
-        "downtime": downtime_ms(view, now_ms),
+        "uptime": -1.0 if ended else uptime_ms(view, now_ms) or 0.0,
+        "downtime": -1.0 if ended else 0.0 if since is None else max(0.0, now_ms - since),
+        "duration": (now_ms if view.ended_ms is None else view.ended_ms) - view.started_ms,
+        "totalDowntime": downtime_ms(view, now_ms),
         "numRestarts": view.attempt,
         "numberOfCompletedCheckpoints": view.checkpoints.completed,
         "numberOfFailedCheckpoints": view.checkpoints.failed,

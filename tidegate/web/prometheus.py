@@ -53,8 +53,10 @@ _OPERATOR = [*_TASK, "operator", "group"]
 _TEXTS = {
     "answers": "1 while the job's own port answers; 0: its process is stopped or overloaded, or of another version",
     "running": "1 while the job runs",
-    "uptime": "ms since the job was started",
-    "downtime": "ms that the job was not running since it first ran",
+    "uptime": "ms that the job has been running without interruption; 0: it does not run, -1: it has ended",
+    "downtime": "ms since the job stopped running in this outage; 0: it runs, or has not run yet, -1: it has ended",
+    "duration": "ms since the job was started",
+    "totalDowntime": "ms that the job was not running since it first ran, all outages together",
     "numRestarts": "how often the job was started again",
     "numberOfCompletedCheckpoints": "checkpoints and savepoints that were completed",
     "numberOfFailedCheckpoints": "checkpoints and savepoints that have failed",

@@ -369,6 +369,30 @@ def test_names_that_are_one_to_prometheus_give_one_series() -> None:
     assert documents.totals(view.metrics)[0] == MetricReport(1, -1, "seen", CounterValue(0), "id0", ("Map",))
 
 
+def test_uptime_and_downtime_mean_what_flinks_mean_and_those_of_the_whole_life_have_other_names() -> None:
+    history, view = StatusHistory(), msgspec.structs.replace(sample_view(), started_ms=0.0, ended_ms=None)
+
+    def figures(now_ms: float) -> list[float]:
+        shown = msgspec.structs.replace(view, **history.fields())
+        found = documents.job_figures(shown, now_ms)
+        told = documents.job(shown, now_ms)["uptime_ms"]
+        assert told == (found["uptime"] if shown.status is JobStatus.RUNNING else None)
+        return [found[name] for name in ("uptime", "downtime", "duration", "totalDowntime")]
+
+    history.add(JobStatus.CREATED, AttemptNumber(0), 0)
+    assert figures(500) == [0, 0, 500, 0]
+    history.add(JobStatus.RUNNING, AttemptNumber(0), 1_000)
+    assert figures(4_000) == [3_000, 0, 4_000, 0]
+    history.add(JobStatus.RESTARTING, AttemptNumber(0), 5_000)
+    assert figures(5_200) == [0, 200, 5_200, 200]
+    history.add(JobStatus.RUNNING, AttemptNumber(1), 5_300)
+    assert figures(6_000) == [700, 0, 6_000, 300]
+    history.add(JobStatus.RESTARTING, AttemptNumber(1), 7_000)
+    assert figures(7_500) == [0, 500, 7_500, 800]
+    history.add(JobStatus.FAILED, AttemptNumber(1), 8_000)
+    assert figures(60_000) == [-1, -1, 8_000, 1_300]
+
+
 def test_downtime_counts_from_the_first_start_on() -> None:
     view = sample_view()
     down = next(c.at_ms for c in view.status_history if c.status_name == "RESTARTING")

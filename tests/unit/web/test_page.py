@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,43 @@ def test_the_first_load_is_small_and_asks_no_other_host() -> None:
         assert "http:" not in text
         assert "https:" not in text
         assert "innerHTML" not in text.replace("no innerHTML anywhere", "")
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG has it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_what_is_pressed_stand_out_from_what_is_behind_them(scheme: str) -> None:
+    light, dark = re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(encoding="utf-8"), re.DOTALL)
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", light if scheme == "light" else dark))
+    for name in ("ink", "soft", "link", "good", "warn", "bad"):  # text
+        assert min(contrast(colours[name], colours[behind]) for behind in ("card", "back")) >= 4.5, name
+    for name in ("control", "idle", "busy", "blocked", "accent"):  # borders of controls, bars, the focus
+        assert min(contrast(colours[name], colours[behind]) for behind in ("card", "back")) >= 3, name
+
+
+def test_controls_have_the_border_that_stands_out(page: FakePage) -> None:
+    page.open()
+    page.to_job()
+    page.tab("metrics")
+    page.wait(lambda: page.all("#filter"))
+    control = page.script("return getComputedStyle(document.documentElement).getPropertyValue('--control').trim()")
+    expected = f"rgb({', '.join(str(int(control[i : i + 2], 16)) for i in (1, 3, 5))})"
+    borders = page.script(
+        "const all = [...document.querySelectorAll('button:not(.danger), input, select')];"
+        "return all.map((e) => getComputedStyle(e).borderTopColor)"
+    )
+    assert len(borders) > 2
+    assert set(borders) == {expected}
 
 
 def test_the_page_asks_for_a_token_and_keeps_none_where_scripts_can_read_it(page: FakePage) -> None:

@@ -207,7 +207,7 @@ def test_a_job_that_has_ended_says_when_and_leads_back_to_the_list(page: FakePag
     page.open()
     page.to_job()
     titles = page.texts(".card span")
-    assert "Ran for" in titles
+    assert "Duration" in titles
     assert "Ended" in titles
     assert "Running for" not in titles
     page.press("a.back")

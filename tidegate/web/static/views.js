@@ -33,7 +33,7 @@ export function overview(job, vertex, choose) {
   return [
     el("div", { class: "graph-first" },
       cards([
-        [ended ? "Ran for" : "Running for", duration(job.duration_ms)], ended && ["Ended", time(job.ended_ms)],
+        !ended && ["Running for", given(job.uptime_ms) ? duration(job.uptime_ms) : "–"], ["Duration", duration(job.duration_ms)], ended && ["Ended", time(job.ended_ms)],
         ["Restarts", number(job.attempt), job.attempt ? "warn" : ""], ["Downtime", duration(job.downtime_ms)],
         given(job.records_in_per_second) && ["Records in", rate(job.records_in_per_second)], given(job.records_out_per_second) && ["Records out", rate(job.records_out_per_second)],
         job.mode !== "BATCH" && [job.mode === "MICRO_BATCH" ? "Batches" : "Checkpoints", counted(job)],
