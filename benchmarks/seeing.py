@@ -33,7 +33,8 @@ from tidegate.connectors.discard import DiscardingSink
 from tidegate.datastream.connectors import DataGeneratorSource
 from tidegate.web.registry import JobRecord, running_jobs
 
-TABS = ("vertices/1", "checkpoints", "exceptions")
+TABS = ("vertices/1", "checkpoints", "exceptions", "state", "metrics", "config")  # of the page, in turn
+CHECKPOINTS = {"execution.checkpointing.interval": "1 s"}  # so that there are some to be shown
 TURN_S = 4.0
 
 
@@ -131,7 +132,7 @@ class Onlooker:
 
 def run(quick: bool) -> list[Figure]:
     onlooker = Onlooker()
-    with endless_w1() as client:
+    with endless_w1(CHECKPOINTS) as client:
         cost = cost_of(client, onlooker.turn, 3 if quick else 10, TURN_S)
     answers = onlooker.end()
     return [

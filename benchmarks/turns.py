@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,10 +32,10 @@ class Cost:
 
 
 @contextmanager
-def endless_w1() -> Iterator[Any]:
+def endless_w1(settings: Mapping[str, Any] | None = None) -> Iterator[Any]:
     """The client of the job, which runs. Its operator is `count`, its state too."""
     run_w1(1000, 1)  # start Spark and its workers
-    env = environment(1, {"heartbeat.interval": "100 ms"})
+    env = environment(1, {"heartbeat.interval": "100 ms", **(settings or {})})
     stream = numbers(env, 10**12).map(to_pair)
     stream.key_by(first).process(RunningCount()).uid("count").sink_to(DiscardingSink())
     client: Any = env.execute_async("W1")
