@@ -1,17 +1,18 @@
 """The page in a browser against a real job on Spark: reached by a link of Spark's own page, each view, a failure and
-its recovery seen live, keys looked up, a savepoint and a stop by button. With TIDEGATE_PICTURES set to a folder it
-leaves the pictures of the docs there."""
+its recovery seen live, keys looked up, a savepoint and a stop by button; names that are markup. The pictures of the
+docs are taken by `page_pictures.py`."""
 
 from __future__ import annotations
 
-import base64
-import os
+import json
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.spark.programs import Program, running, wait_until
@@ -67,9 +68,9 @@ PROGRAM = """
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda *_: int(time.time() * 1000))
     stream = env.from_source(source, times, "orders").map(lambda i: i * 7919 % 10_000).name("parse")
     keyed = stream.key_by(lambda i: f"customer {i % 100}", Types.STRING())
-    counted = keyed.process(Count()).name("count by customer").uid("count")
+    counted = keyed.process(Count()).name("count by <u>customer</u>").uid("count")
     counted.filter(lambda pair: False).name("only odd ones").print()
-    client = env.execute_async("orders per customer & day")
+    client = env.execute_async("orders per <u>customer</u> & day <script>alert(1)</script>")
     print("REPORT " + json.dumps(spark.sparkContext.uiWebUrl), flush=True)
     client.get_job_execution_result().result()
     print("REPORT " + json.dumps("done"), flush=True)
@@ -107,23 +108,6 @@ BATCH_PROGRAM = """
 """
 
 
-def picture(page: Page, name: str, most: int = 1500) -> None:
-    """Of the page from its top, without what is below."""
-    folder = os.environ.get("TIDEGATE_PICTURES")
-    if not folder:
-        return
-    page.script("scrollTo(0, 0)")
-    height, width = page.script("return [document.querySelector('main').getBoundingClientRect().bottom, innerWidth]")
-    clip = {"x": 0, "y": 0, "width": width, "height": min(height, most), "scale": 1}
-    taken = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-    Path(folder, f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
-
-
-def colours(page: Page, scheme: str) -> None:
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-
-
 @contextmanager
 def on_a_phone(page: Page) -> Iterator[None]:
     size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
@@ -156,6 +140,9 @@ def watched_job(browser: Any, folder: Path, parallelism: int) -> Iterator[tuple[
             browser.get("about:blank")
 
 
+NAME = "orders per <u>customer</u> & day <script>alert(1)</script>"
+
+
 def press_and_confirm(page: Page, button: str, folder: Path) -> None:
     page.press(f'[data-key="{button}"]')
     page.wait(lambda: page.all("#question[open]"))
@@ -170,33 +157,30 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with watched_job(browser, tmp_path, 2) as (page, spark, program):
+        assert page.all("main script") == page.all("main u") == []
         browser.get(f"{spark}/jobs/")
         (link,) = page.wait(lambda: [a for a in page.all("a") if a.text == page.url])
-        assert "orders per customer & day (attempt 0) · " in page.text
+        assert f"{NAME} (attempt 0) · " in page.text
         link.click()
         page.wait(lambda: page.all("svg.graph .vertex"))
-        assert page.script("return document.title").startswith("orders per customer & day ")
+        assert page.script("return document.title").startswith(f"{NAME} ")
+        assert page.texts("h1") == [NAME]
         page.wait(lambda: "/s" in "".join(page.texts("svg.graph")), 120)
         page.press('[data-key="vertex-1"]')
         page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 2)
         page.wait(lambda: "orders.seen" in page.text, 120)
-        picture(page, "page-job")
 
         page.tab("checkpoints")
         page.wait(lambda: len(page.all("[data-key^=cp-]")) >= 6, 60)
         page.press("[data-key^=cp-]")
         page.wait(lambda: page.all("section[aria-label=checkpoint]"))
-        colours(page, "dark")
-        picture(page, "page-checkpoints", 1250)
-        colours(page, "light")
 
         page.tab("state")
         page.wait(lambda: "hidden" in page.text, 120)
-        page.key("state-key").send_keys("customer 3")
+        page.type("state-key", "customer 3")
         page.press('[data-key="state-look"]')
         page.wait(lambda: "watermark" in page.script("return document.getElementById('state-found').innerText"))
         assert page.texts("#state-found td")[0] == "customer 3"
-        picture(page, "page-state")
 
         press_and_confirm(page, "savepoint", tmp_path / "savepoints")
         page.wait(lambda: "Savepoint " in page.script("return document.getElementById('message').innerText"), 60)
@@ -208,9 +192,8 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         page.wait(lambda: "ValueError: no amount in <order" in page.text, 60)
         page.wait(lambda: "down for" in page.text, 60)
         assert "restart after 1 s" in page.text
-        assert "count by customer, subtask" in page.text
+        assert "count by <u>customer</u>, subtask" in page.text
         page.wait(lambda: "caught up after" in page.text, 60)
-        picture(page, "page-failures", 900)
         page.tab("checkpoints")
         page.wait(lambda: "Restored\n1" in page.text, 120)
 
@@ -221,9 +204,11 @@ def test_a_job_is_seen_through_a_failure_and_its_recovery_until_it_is_stopped(
         with on_a_phone(page):
             page.tab("")
             page.wait(lambda: "/s" in "".join(page.texts("svg.graph")), 120)
-            colours(page, "dark")
-            picture(page, "page-phone", 1100)
-            colours(page, "light")
+
+        for tab in ("", "checkpoints", "failures", "state", "metrics", "config"):
+            page.tab(tab)
+            page.wait(lambda tab=tab: page.all(f"main .view.{tab or 'overview'}"))
+            assert page.all("main script") == page.all("main u") == [], "names are text"
 
         press_and_confirm(page, "stop", tmp_path / "savepoints")
         page.wait(lambda: "the job has ended" in page.text, 60)
@@ -252,15 +237,13 @@ def test_a_batch_job_is_seen_by_its_stages_and_all_jobs_in_one_list(
             page.open()
             page.wait(lambda: {"RUNNING", "FINISHED"} <= {text.upper() for text in page.texts("td .badge")}, 120)
             assert {"revenue of 2025", "revenue of 2026"} <= set(page.texts("td a"))
-            picture(page, "page-jobs", 600)
             page.to_job()
             page.wait(lambda: len(page.all("progress")) >= 2, 60)
             assert "Spark's stages" in page.text
             assert page.texts("nav.tabs a")[0] == "Overview"
             page.wait(lambda: "1 of 2" in page.text, 60)  # one subtask waits for us
-            picture(page, "page-batch", 900)
             (tmp_path / "go").touch()
-            page.wait(lambda: "Ran for" in page.text, 120)
+            page.wait(lambda: "FINISHED" in page.text and "Running for" not in page.text, 120)
             assert program.wait_for_report(2) == "done"
         finally:
             browser.get("about:blank")
@@ -282,10 +265,77 @@ def test_64_subtasks_on_spark(browser: Any, tmp_path: Path, monkeypatch: pytest.
         page.wait(lambda: len(page.all("section[aria-label=checkpoint] tbody tr")) >= 64, 60)
         page.tab("state")
         page.wait(lambda: "hidden" in page.text, 60)
-        page.key("state-key").send_keys("customer 3")
+        page.type("state-key", "customer 3")
         page.press('[data-key="state-look"]')
         page.wait(lambda: page.all("#state-found td"), 60)
         assert page.complaints == []
         page.press('[data-key="cancel"]')
         page.all("#question-yes")[0].click()
         page.wait(lambda: "CANCELED" in page.text, 120)
+
+
+MANY_CHECKPOINTS = """
+    from tidegate.common import Configuration, Types, WatermarkStrategy
+    from tidegate.datastream import StreamExecutionEnvironment
+    from tidegate.datastream.connectors import DataGeneratorSource, DiscardingSink
+
+    env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({
+        "execution.checkpointing.interval": "1 ms",
+    }))
+    source = DataGeneratorSource(lambda i: i, None, records_per_second=100.0)
+    numbers = env.set_parallelism(1).from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
+    numbers.key_by(lambda i: i % 10, Types.LONG()).reduce(max).sink_to(DiscardingSink())
+    env.execute("many checkpoints")
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_more_than_10_000_checkpoints_of_a_real_job_leave_page_and_driver_as_large_as_some_hundreds_do(
+    browser: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    script = tmp_path / "many.py"
+    script.write_text(textwrap.dedent(MANY_CHECKPOINTS))
+    with running(script, tmp_path, XDG_STATE_HOME=str(tmp_path / "state")) as program:
+        wait_until(running_jobs, 120)
+        (job,) = running_jobs()
+        driver = psutil.Process(program.process.pid)
+        page = Page(browser, job.url, job.token, job.job_id)
+
+        def fetched(what: str) -> Any:
+            """As the page asks."""
+            return page.script(f"return fetch('/v1/jobs/{job.job_id}/{what}').then((answer) => answer.json())")
+
+        def completed() -> int:
+            time.sleep(1.0)  # asking takes time from the job
+            return int(fetched("checkpoints")["counts"]["completed"])
+
+        def sizes() -> tuple[int, int, int]:
+            """Of the driver, of what is answered, of the page."""
+            elements = page.script("return document.querySelectorAll('*').length")
+            return driver.memory_info().rss, len(json.dumps(fetched("view"))), elements
+
+        try:
+            page.open()
+            page.to_job()
+            page.tab("checkpoints")
+            page.wait(lambda: completed() > 500, 300)
+            page.wait(lambda: len(page.all("[data-key^=cp-]")) >= 90, 60)
+            before = sizes()
+            page.wait(lambda: completed() > 10_000, 1200)
+            page.browser.get(job.url)  # opened anew
+            page.to_job()
+            page.tab("checkpoints")
+            page.wait(lambda: len(page.all("[data-key^=cp-]")) >= 90, 60)
+            after = sizes()
+            print(f"driver {before[0] / 1e6:.0f} to {after[0] / 1e6:.0f} MB, view {before[1]} to {after[1]} bytes")
+            assert len(page.all("[data-key^=cp-]")) <= 100
+            assert after[0] < before[0] + 30e6
+            assert after[1] < before[1] * 1.3
+            assert after[2] < before[2] * 1.3
+            assert page.complaints == []
+        finally:
+            browser.get("about:blank")

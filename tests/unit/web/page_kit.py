@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tests.unit.web.web_kit import FakeJobs
 from tidegate.web.rest import RestServer
+
+
+def headless_browser(home: Path) -> Any:
+    """Chromium of the system, with its files in `home`. Whoever made it quits it."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"):
+        options.add_argument(argument)
+    options.add_argument(f"--user-data-dir={home}")
+    options.add_argument("--window-size=1280,900")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    found.set_page_load_timeout(30)
+    return found
 
 
 class Page:
@@ -43,6 +61,19 @@ class Page:
 
     def key(self, key: str) -> Any:
         return self.wait(lambda: self.all(f'[data-key="{key}"]'))[0]
+
+    def type(self, key: str, text: str) -> None:
+        """Into a field, as soon as it takes it: one that is being laid out does not."""
+        from selenium.common.exceptions import ElementNotInteractableException, StaleElementReferenceException
+
+        def taken() -> bool:
+            try:
+                self.key(key).send_keys(text)
+            except (ElementNotInteractableException, StaleElementReferenceException):
+                return False
+            return True
+
+        self.wait(taken, 60)
 
     def press(self, key: str) -> None:
         self.script("document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))", key)

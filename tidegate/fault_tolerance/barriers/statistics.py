@@ -123,9 +123,7 @@ class CheckpointStats:
         self.completed = 0
         self.failed = 0
         self.failures_by_reason: dict[CheckpointFailureReason, int] = {}
-        self.restored: list[
-            tuple[CheckpointId, float]
-        ] = []  # the latest restores: which and when, at most _RESTORES
+        self.restored: list[tuple[CheckpointId, float]] = []  # the latest restores: which and when, at most _RESTORES
         self.restores = 0
         self.forgotten_restore_ms = 0.0  # when the one before these was; 0.0: there was none
 
