@@ -24,7 +24,7 @@ from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
 from tidegate.jobmanager.working_states import Restoring
 from tidegate.protocol.messages import TriggerCheckpoint
-from tidegate.storage import cleanup, files, filesystem, job_directory, reader
+from tidegate.storage import cleanup, files, job_directory, metadata, reader
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.work_queues import WorkQueues
 from tidegate.taskmanager.failure import RestoreFailure
@@ -60,7 +60,7 @@ def the_record_goes_on_naming_what_was_refused(patch: Patch) -> None:
 
 def metadata_of_another_checkpoint_counts(patch: Patch) -> None:
     """Intact, but in the wrong folder."""
-    patch.setattr(filesystem, "check_belongs", lambda metadata, directory, where: None)
+    patch.setattr(metadata, "check_belongs", lambda metadata, directory, where: None)
     patch.setattr(FaultPlan, "damage_share", 1.0)
     patch.setattr(StorageFaults, "metadata_share", 1.0)
     patch.setattr(StorageFaults, "kinds", ("swapped",))

@@ -12,7 +12,7 @@ import cloudpickle
 
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
-from tidegate.common.errors import ConfigurationError, SnapshotError, StorageUnavailableError
+from tidegate.common.errors import ConfigurationError, SnapshotDamagedError
 from tidegate.common.ids import CheckpointId
 from tidegate.common.restart_strategy import restart_strategy_of
 from tidegate.common.worker_files import WorkerFiles
@@ -215,7 +215,8 @@ def _restorable(job_name: str, assigner: StateAssigner, point: RestorePoint, kno
 def other_checkpoints(storage: CheckpointStorage, initial: RestorePoint | None) -> list[CheckpointMetadata]:
     """Checkpoints that an earlier run of this job has left beside the one that this run has claimed. What they share
     with it must not be deleted with it, or they would look complete without being it. StorageUnavailableError when
-    nobody can tell now; a damaged one is of no use to anybody, whatever becomes of its files."""
+    nobody can tell now, SnapshotError when one is of a newer version; a damaged one is of no use to anybody, whatever
+    becomes of its files."""
     if initial is None or not initial.owned or initial.root != storage.root:
         return []
     found = []
@@ -223,8 +224,6 @@ def other_checkpoints(storage: CheckpointStorage, initial: RestorePoint | None) 
         if checkpoint_id != initial.checkpoint_id:
             try:
                 found.append(storage.read_metadata(checkpoint_id))
-            except StorageUnavailableError:
-                raise
-            except SnapshotError as error:
+            except SnapshotDamagedError as error:
                 log.warning("checkpoint %s, which is left of an earlier run, cannot be read: %s", checkpoint_id, error)
     return found

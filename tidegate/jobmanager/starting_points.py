@@ -83,8 +83,6 @@ def _read(pointer: SnapshotPointer, known: Mapping[str, str], newer: list[Restor
     storage, n = storage_in(directory), pointer.checkpoint_id
     try:
         return RestorePoint(storage.read_metadata(n), str(directory), owned=True)
-    except SnapshotDamagedError:  # not by one bad answer of the store: nothing older is taken without need
-        return RestorePoint(storage.read_metadata(n), str(directory), owned=True)
     except StorageUnavailableError as error:
         # Where a newer one was read the disk is there. A directory that is missing beside it was deleted.
         disk_is_there = any(beside(point.root, known).parent() == directory.parent() for point in newer)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
-from tidegate.common.errors import ConfigurationError, SnapshotError, StorageUnavailableError
+import msgspec
+
+from tidegate.common.errors import ConfigurationError, SnapshotDamagedError, SnapshotError
 from tidegate.common.ids import CheckpointId
 from tidegate.storage import compression
 from tidegate.storage.cleanup import Deletion, OrderedDeletions, checkpoint_files
@@ -13,17 +15,20 @@ from tidegate.storage.files import OWNER, PERMISSIONS, Files, check_writable, op
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import (
     LOCK,
+    METADATA_NAME,
     SHARED,
     VIEW,
     VIEW_SUMMARY,
+    WITNESS_PREFIX,
     checkpoint_directory,
     checkpoint_of_directory,
     job_location,
     metadata_file,
+    new_witness,
 )
 from tidegate.storage.job_lock import JobLock, LeaseJobLock, LocalJobLock
 from tidegate.storage.location import StorageLocation, beside
-from tidegate.storage.metadata import check_belongs, encode_metadata, read_metadata_file
+from tidegate.storage.metadata import LateMetadataError, encode_metadata, read_own_metadata
 from tidegate.storage.reader import FileStateSource
 from tidegate.storage.worker_storage import FileSystemWorkerStorage, JobManagerWorkerStorage, WorkerStorage
 from tidegate.storage.writers import DEFAULT_MIN_FILE_SIZE
@@ -76,6 +81,13 @@ class FileSystemStorage:
         lock = self._make_lock()
         lock.acquire(now_ms)
         self._lock = lock
+        if not lock.ends_with_its_owner:
+            try:
+                self._remove_witnesses()
+            except BaseException:
+                self._lock = None
+                lock.release()
+                raise
 
     def _make_lock(self) -> JobLock:
         if self._location.is_local:
@@ -129,15 +141,40 @@ class FileSystemStorage:
         LeaseLostError when the directory is not this run's any more; also when that came about while the file was
         written: then nothing may follow from it."""
         self.check_owned()
+        if self._lock is not None and not self._lock.ends_with_its_owner:
+            metadata = msgspec.structs.replace(metadata, witness=self._new_witness(metadata.checkpoint_id))
+            self.check_owned()
         write_file(self.files(), metadata_file(metadata.checkpoint_id), encode_metadata(metadata))
         self.check_owned()
         return str(self._location.child(checkpoint_directory(metadata.checkpoint_id)))
 
+    def _new_witness(self, checkpoint_id: CheckpointId) -> str:
+        """A file in the folder of the checkpoint that is there before its metadata is written, while the directory is
+        known to be ours.
+
+        The write of the metadata cannot be checked any more once it is under way, and through `pyarrow.fs` no condition
+        can be put to it. When it hangs for longer than the lease another run takes the directory. That finds the
+        folder, so it gives the number to no checkpoint of its own, and removes the witness. What the write then brings
+        lacks it, which every reader sees."""
+        name = new_witness()
+        write_file(self.files(), f"{checkpoint_directory(checkpoint_id)}/{name}", b"")
+        return name
+
+    def _remove_witnesses(self) -> None:
+        """Of checkpoints that earlier runs have not completed: they never will be. Their folders stay, for the sake of
+        their numbers, until the end of this run."""
+        files = self.files()
+        for folder in files.names(""):
+            names = files.names(folder) if checkpoint_of_directory(folder) is not None else []
+            witnesses = [name for name in names if name.startswith(WITNESS_PREFIX)]
+            if witnesses and METADATA_NAME not in names:
+                write_file(files, f"{folder}/{new_witness()}", b"")
+                for name in witnesses:
+                    files.delete_file(f"{folder}/{name}")
+
     def read_metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
-        path = metadata_file(checkpoint_id)
-        metadata = read_metadata_file(self.files(), path)
-        check_belongs(metadata, self._location.child(checkpoint_directory(checkpoint_id)), self.files().describe(path))
-        return metadata
+        folder = self._location.child(checkpoint_directory(checkpoint_id))
+        return read_own_metadata(self.files(), metadata_file(checkpoint_id), folder)
 
     def completed_checkpoints(self) -> list[CheckpointId]:
         """The checkpoints with a metadata file, oldest first; whether it can be read shows `read_metadata`."""
@@ -173,21 +210,27 @@ class FileSystemStorage:
         return self.delete(gone) + self.delete_orphans()
 
     def delete_orphans(self) -> list[str]:
-        """Delete what crashed attempts left behind: directories of checkpoints without metadata, and shared files that
-        no completed checkpoint refers to. Only while no task of the job runs. Returns the problems."""
+        """Delete what crashed attempts left behind: directories of checkpoints without metadata, or with metadata that
+        came too late, and shared files that no completed checkpoint refers to. Only while no task of the job runs.
+        Returns the problems."""
         files = self.files()
         try:
-            completed = self.completed_checkpoints()
+            completed: list[CheckpointId] = []
+            late: list[str] = []
             referenced: set[str] = set()
-            for checkpoint_id in completed:
-                referenced |= checkpoint_files(self.read_metadata(checkpoint_id))
+            for checkpoint_id in self.completed_checkpoints():
+                try:
+                    referenced |= checkpoint_files(self.read_metadata(checkpoint_id))
+                    completed.append(checkpoint_id)
+                except LateMetadataError:
+                    late.append(metadata_file(checkpoint_id))
             shared = {f"{SHARED}/{name}" for name in files.names(SHARED)}
             directories = [n for n in map(checkpoint_of_directory, files.names("")) if n is not None]
         except SnapshotError as error:  # with one unreadable metadata file nobody knows what is needed
             return [f"left-over files were not deleted: {error}"]
         unfinished = [checkpoint_directory(n) for n in directories if n not in completed]
         unfinished = [d for d in unfinished if not any(path.startswith(d + "/") for path in referenced)]
-        return self.delete(Deletion(files=sorted(shared - referenced), directories=unfinished))
+        return self.delete(Deletion(files=[*late, *sorted(shared - referenced)], directories=unfinished))
 
 
 def storage_in(directory: StorageLocation) -> FileSystemStorage:
@@ -199,16 +242,15 @@ def latest_aligned(
     root: str, before: CheckpointId, options: Mapping[str, str] | None = None
 ) -> CheckpointMetadata | None:
     """The newest checkpoint in a job directory that is older than `before` and holds no in-flight records. Damaged ones
-    are passed over; StorageUnavailableError when one cannot be read now: the job would start from something older.
-    `options`: of the job's own storage, for a root that was noted without secrets."""
+    are passed over, and nothing else is: StorageUnavailableError when one cannot be read now, SnapshotError when it is
+    of a newer version: the job would start from something older. `options`: of the job's own storage, for a root that
+    was noted without secrets."""
     storage = storage_in(beside(root, options))
     for checkpoint_id in reversed(storage.completed_checkpoints()):
         if checkpoint_id < before:
             try:
                 metadata = storage.read_metadata(checkpoint_id)
-            except StorageUnavailableError:
-                raise
-            except SnapshotError:
+            except SnapshotDamagedError:
                 continue
             if not metadata.channels:
                 return metadata

@@ -219,6 +219,9 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     companions: dict[str, str] = {}  # files beside it that no handle names: path -> checksum of the whole
     enumerators: dict[OperatorId, EnumeratorState] = {}  # of the sources whose splits are discovered
     epoch: int = 0  # of the leader that wrote it; 0: the job had no high availability
+    # The name of a file beside it, which was there while the run that wrote this was known to own the directory. The
+    # next run removes those of checkpoints without metadata: metadata without its witness came too late.
+    witness: str = ""  # none: the lock of the directory ends with the process that holds it
 
 
 # ---------------------------------------------------------------- restore

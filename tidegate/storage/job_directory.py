@@ -2,6 +2,7 @@
 
     <dir>/<job id>/_lock            who runs the job
     <dir>/<job id>/chk-<n>/         what belongs to checkpoint n alone, `_metadata` written last
+    <dir>/<job id>/chk-<n>/_run-*   on object stores, the witness of the metadata: see `FileSystemStorage`
     <dir>/<job id>/_view.json       what the job looked like when it ended, when it has left checkpoints
     <dir>/<job id>/_view.summary    what the list of jobs says of it
     <dir>/<job id>/shared/          increments of keyed state, used by several checkpoints
@@ -19,6 +20,7 @@ from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, Verte
 from tidegate.storage.location import StorageLocation
 
 METADATA_NAME = "_metadata"
+WITNESS_PREFIX = "_run-"
 LOCK = "_lock"
 SHARED = "shared"
 VIEW = "_view.json"
@@ -48,6 +50,11 @@ def checkpoint_of_directory(name: str) -> CheckpointId | None:
 
 def metadata_file(checkpoint_id: CheckpointId) -> str:
     return f"chk-{checkpoint_id}/{METADATA_NAME}"
+
+
+def new_witness() -> str:
+    """The name of a file that no other run makes."""
+    return f"{WITNESS_PREFIX}{uuid.uuid4().hex[:12]}"
 
 
 def exclusive_file(checkpoint_id: CheckpointId, attempt: AttemptNumber, vertex: VertexId, subtask: SubtaskIndex) -> str:

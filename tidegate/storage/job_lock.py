@@ -40,6 +40,9 @@ class LockOwner(msgspec.Struct, frozen=True):
 class JobLock(Protocol):
     """acquire, check before everything that is written or deleted, release."""
 
+    ends_with_its_owner: bool
+    """Nobody else gets it while a write of the process that holds it may be under way."""
+
     def acquire(self, now_ms: float) -> None:
         """ConfigurationError when somebody else holds it."""
 
@@ -52,6 +55,8 @@ class JobLock(Protocol):
 
 
 class LocalJobLock:
+    ends_with_its_owner = True
+
     def __init__(self, job_directory: str, permissions: Permissions = PERMISSIONS[OWNER]) -> None:
         self._directory = job_directory
         self._permissions = permissions
@@ -103,6 +108,8 @@ class LocalJobLock:
 
 
 class LeaseJobLock:
+    ends_with_its_owner = False  # a write that hangs for longer than the lease comes to its end in the next run's time
+
     def __init__(self, location: StorageLocation, store: Cell | None = None, times: LeaseTimes | None = None) -> None:
         """`store`: instead of the one that belongs to the location."""
         self._location = location

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from tidegate.common.ids import CheckpointId
 from tidegate.storage.cleanup import Deletion, checkpoint_files
 from tidegate.storage.files import UNFINISHED
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.job_directory import METADATA_NAME, SHARED, checkpoint_directory, checkpoint_of_directory
+from tidegate.storage.metadata import LateMetadataError
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,16 @@ def find_orphans(storage: FileSystemStorage) -> Orphans:
     """Only while no task of the job runs. SnapshotError when a checkpoint's metadata cannot be read: then nobody knows
     which files are needed."""
     files = storage.files()
-    completed = storage.completed_checkpoints()
+    completed: list[CheckpointId] = []
     referenced: set[str] = set()
-    for checkpoint_id in completed:
-        referenced |= checkpoint_files(storage.read_metadata(checkpoint_id))
-        referenced.add(f"{checkpoint_directory(checkpoint_id)}/{METADATA_NAME}")
+    for checkpoint_id in storage.completed_checkpoints():
+        try:
+            metadata = storage.read_metadata(checkpoint_id)
+        except LateMetadataError:  # its folder is one of no checkpoint
+            continue
+        completed.append(checkpoint_id)
+        referenced |= checkpoint_files(metadata)
+        referenced |= {f"{checkpoint_directory(checkpoint_id)}/{name}" for name in (METADATA_NAME, metadata.witness)}
     left: list[str] = [f"{SHARED}/{name}" for name in files.names(SHARED)]
     directories = []
     for name in files.names(""):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
+from xxhash import xxh3_64_intdigest
+
 from tidegate.storage.handles import (
     CheckpointMetadata,
     KeyedChunk,
@@ -68,3 +72,9 @@ def checkpoint(checkpoint_id, chain=None, lists=()):
         channels=[],
         tidegate_version="0",
     )
+
+
+def of_a_newer_version(encoded):
+    """An encoded metadata file, as a later version of the format would be."""
+    newer = encoded[:8] + struct.pack("<I", FORMAT_VERSION + 1) + encoded[12:-8]
+    return newer + struct.pack("<Q", xxh3_64_intdigest(newer))

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.storage.snapshots import checkpoint
+from tests.unit.storage.snapshots import checkpoint, of_a_newer_version
 from tidegate.common.errors import ConfigurationError, SnapshotDamagedError, SnapshotError, StorageUnavailableError
 from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.jobmanager.preparation import other_checkpoints
@@ -28,7 +28,7 @@ from tidegate.storage.handles import FileRange, InlineBytes
 from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.leases.keeper import DirectoryTakenError, LeaseLostError
 from tidegate.storage.location import StorageLocation, below
-from tidegate.storage.metadata import read_metadata
+from tidegate.storage.metadata import encode_metadata, read_metadata
 from tidegate.storage.worker_storage import file_source
 
 BIG = os.urandom(30_000)
@@ -617,6 +617,63 @@ def test_a_job_does_not_start_while_it_cannot_know_what_others_share_with_a_clai
     away_for_a_moment(monkeypatch, 1)
     with pytest.raises(StorageUnavailableError):
         other_checkpoints(storage, claimed)
+
+
+HALF = encode_metadata(checkpoint(2))[:-20]
+FLIPPED = bytes([*encode_metadata(checkpoint(2))[:9], 1, *encode_metadata(checkpoint(2))[10:]])  # its version
+OF_ANOTHER = encode_metadata(checkpoint(1))
+
+
+def with_one_bad_answer(monkeypatch, path, answer):
+    """The next read of a file brings something else."""
+    read, bad = LocalFiles.read, [answer]
+
+    def once(self, asked):
+        return bad.pop() if bad and self.describe(asked).endswith(path) else read(self, asked)
+
+    monkeypatch.setattr(LocalFiles, "read", once)
+    return bad
+
+
+@pytest.mark.parametrize("answer", [HALF, FLIPPED, OF_ANOTHER, b""], ids=["half", "flipped", "of another", "empty"])
+def test_one_bad_answer_proves_no_damage(storage, monkeypatch, answer):
+    """Else the job would start from something older, or delete what an intact checkpoint shares with its own."""
+    for n in (1, 2, 3):
+        storage.write_metadata(checkpoint(n))
+    claimed = RestorePoint(checkpoint(3), storage.root, owned=True)
+    looks = {
+        "the newest aligned one": lambda: latest_aligned(storage.root, 3).checkpoint_id == 2,
+        "others": lambda: [other.checkpoint_id for other in other_checkpoints(storage, claimed)] == [1, 2],
+        "one": lambda: storage.read_metadata(2).checkpoint_id == 2,
+        "one by its path": lambda: read_metadata(f"{storage.root}/chk-2").metadata.checkpoint_id == 2,
+        "orphans": lambda: storage.delete_orphans() == [],
+    }
+    for name, look in looks.items():
+        with monkeypatch.context() as patch:
+            left = with_one_bad_answer(patch, "chk-2/_metadata", answer)
+            assert look(), name
+            assert not left, name
+
+
+def test_one_bad_answer_proves_no_damage_of_what_belongs_to_a_savepoint(tmp_path, monkeypatch):
+    companion = tmp_path / "sp" / "metadata.json"
+    files = LocalFiles(str(tmp_path / "sp"))
+    write_savepoint_metadata(files, msgspec.structs.replace(checkpoint(2), savepoint=True, self_contained=True))
+    assert companion.exists()
+    left = with_one_bad_answer(monkeypatch, "metadata.json", b"{}")
+    assert read_metadata(str(tmp_path / "sp")).metadata.companions
+    assert not left
+
+
+def test_a_checkpoint_of_a_newer_version_is_an_error_and_no_damage(storage):
+    for n in (1, 2, 3):
+        storage.write_metadata(checkpoint(n))
+    Path(storage.root, "chk-2", "_metadata").write_bytes(of_a_newer_version(encode_metadata(checkpoint(2))))
+    claimed = RestorePoint(checkpoint(3), storage.root, owned=True)
+    for look in (lambda: latest_aligned(storage.root, 3), lambda: other_checkpoints(storage, claimed)):
+        with pytest.raises(SnapshotError, match="use the version") as raised:
+            look()
+        assert not isinstance(raised.value, SnapshotDamagedError)
 
 
 def test_swapped_shared_files_are_found(storage):

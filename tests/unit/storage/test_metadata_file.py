@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.storage.snapshots import checkpoint
-from tidegate.common.errors import SnapshotError
+from tests.unit.storage.snapshots import checkpoint, of_a_newer_version
+from tidegate.common.errors import SnapshotDamagedError, SnapshotError
 from tidegate.common.ids import OperatorId
 from tidegate.storage.handles import EnumeratorState, FileRange, InlineBytes
 from tidegate.storage.metadata import FORMAT_VERSION, decode_metadata, encode_metadata, read_metadata
@@ -31,14 +31,14 @@ def test_every_truncation_is_refused_as_incomplete(length):
 def test_every_changed_byte_is_refused_with_the_files_name(position, flip):
     damaged = bytearray(ENCODED)
     damaged[position] ^= flip
-    with pytest.raises(SnapshotError, match=r"^the-file "):
+    with pytest.raises(SnapshotDamagedError, match=r"^the-file "):  # in the version too: it is no newer one
         decode_metadata(bytes(damaged), "the-file")
 
 
-def test_a_newer_version_is_named():
-    newer = ENCODED[:8] + struct.pack("<I", FORMAT_VERSION + 1) + ENCODED[12:]
-    with pytest.raises(SnapshotError, match=rf"version {FORMAT_VERSION + 1}.*reads up to {FORMAT_VERSION}"):
-        decode_metadata(newer, "f")
+def test_a_newer_version_is_named_and_is_no_damage():
+    with pytest.raises(SnapshotError, match=rf"version {FORMAT_VERSION + 1}.*reads up to {FORMAT_VERSION}") as raised:
+        decode_metadata(of_a_newer_version(ENCODED), "f")
+    assert not isinstance(raised.value, SnapshotDamagedError)
 
 
 def test_what_older_readers_would_leave_out_in_silence_has_a_version_that_they_refuse():
