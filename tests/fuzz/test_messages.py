@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "jobmanager"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "taskmanager"))
 
 from jobmanager_kit import Driver
+from small_jobs import counting
 
 from tests.fuzz.effort import fuzzed
 from tests.fuzz.inputs import any_bytes, encoded, fitting, refusal
@@ -23,6 +26,8 @@ from tidegate.protocol.codec import ProtocolError, decode_from_master, decode_fr
 from tidegate.protocol.instructions import Instruction, Send
 from tidegate.protocol.messages import (
     PROTOCOL_VERSION,
+    AssignSplits,
+    CollectAck,
     Deploy,
     FailureInfo,
     Leave,
@@ -31,6 +36,8 @@ from tidegate.protocol.messages import (
     SlotToMaster,
     TaskFailed,
 )
+from tidegate.state import serialization
+from tidegate.testing.in_process_job import InProcessJob
 
 FIRST = AttemptNumber(0)
 VALID = [
@@ -95,3 +102,56 @@ def test_no_message_that_decodes_ends_the_job_master(stage: int, messages: list[
     driver.exit()
     driver.wait(120_000, alive=False)
     assert driver.ended is not None
+
+
+# ---------------------------------------------------------------- driver -> worker
+
+CHECKPOINTS = {"execution.checkpointing.interval": "10 ms", "execution.checkpointing.max-concurrent-checkpoints": 2}
+RESTARTS = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "0 ms"}
+MANY_RESTARTS = {**RESTARTS, "restart-strategy.fixed-delay.attempts": 1000}
+
+
+@fuzzed
+@given(
+    st.integers(0, 3),
+    st.lists(
+        st.tuples(st.sampled_from([0, 0, 0, 1, None]), st.booleans(), fitting(MasterToSlot)), min_size=1, max_size=8
+    ),
+)
+def test_no_message_that_decodes_ends_a_worker_without_a_word(
+    steps: int, messages: list[tuple[int | None, bool, dict[str, Any]]]
+) -> None:
+    """It changes nothing, or fails the attempt with a cause; and whatever it was, the job can be ended then."""
+    with (
+        tempfile.TemporaryDirectory() as elsewhere,
+        InProcessJob(counting({**CHECKPOINTS, **MANY_RESTARTS}, parallelism=2)) as job,
+    ):
+        for _ in range(steps):
+            job.advance(7)
+        collect = next(
+            node.operator_id for v in job.graph.vertices for node in v.operators if node.name.endswith("out")
+        )
+        for attempt, named, fields in messages:
+            for lookup in fields.get("lookups", ()):
+                lookup["query"] = serialization.dumps((None, None, 1))  # a pickle: reading one runs code
+            if named and "operator_id" in fields:
+                fields = {**fields, "operator_id": collect, "subtask": 0}
+            slot, failures = job.slots[0], len(job.master.failures)
+            told = {**fields, "attempt": fields["attempt"] if attempt is None else slot.attempt - attempt}
+            if "splits" in told:
+                told["splits"] = []  # pickles, too
+            if "barrier" in told:
+                told["barrier"] = {**told["barrier"], "target": told["barrier"]["target"] and f"{elsewhere}/savepoint"}
+            message = decode_from_master(msgspec.msgpack.encode({**told, "protocol": PROTOCOL_VERSION}))
+            taken = slot.working and slot.runtime is not None and message.attempt == slot.attempt
+            slot.on_message(message)
+            job.run()
+            if len(job.master.failures) > failures:
+                assert job.failure
+                assert len(job.failure) <= 4_000
+            elif taken and slot.attempt == message.attempt and isinstance(message, CollectAck | AssignSplits):
+                assert isinstance(message, CollectAck)
+                assert (message.operator_id, message.subtask) == (collect, 0)
+        job.cancel()
+        job.advance(120_000)
+        assert job.ended is not None

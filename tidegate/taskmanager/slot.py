@@ -20,6 +20,7 @@ from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage
 from tidegate.network.channels import InputChannel, OutputChannel
 from tidegate.network.serialization import Buffers, Element, deserialize, serialize
 from tidegate.network.wire import CREDIT, Frame, FrameError
+from tidegate.protocol.codec import ProtocolError
 from tidegate.protocol.messages import (
     AssignSplits,
     CollectAck,
@@ -43,6 +44,7 @@ from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.alignment import SourceAlignment
 from tidegate.taskmanager.deployment import SlotPlan
 from tidegate.taskmanager.failure import OperatorFailure
+from tidegate.taskmanager.operators.base import Operator
 from tidegate.taskmanager.operators.collect import CollectOperator
 from tidegate.taskmanager.slot_builder import SlotBuilder, SlotChannels
 from tidegate.taskmanager.slot_host import SlotHost
@@ -150,15 +152,16 @@ class SlotRuntime:
             case DrainSources():
                 for task in self.tasks:
                     task.drain()
-            case CollectAck(operator_id=operator_id, seq=seq):
-                for task in self.tasks:
-                    for operator in task.chain.operators:
-                        if isinstance(operator, CollectOperator) and operator.node.operator_id == operator_id:
-                            operator.acknowledged(seq)
-            case AssignSplits(operator_id=operator_id, subtask=subtask):
-                for task in self.tasks:
-                    if task.subtask == subtask:
-                        task.assign(operator_id, message.number, message.splits, message.complete)
+            case CollectAck(seq=seq):
+                _, operator = self._addressee(message)
+                if not isinstance(operator, CollectOperator):
+                    raise self._misaddressed(message)
+                operator.acknowledged(seq)
+            case AssignSplits():
+                task, operator = self._addressee(message)
+                if operator is not task.chain.source:
+                    raise self._misaddressed(message)
+                task.assign(message.number, message.splits, message.complete)
             case WatermarkLimits(limits=limits):
                 self._alignment.on_limits(limits)
             case Finish():
@@ -172,6 +175,21 @@ class SlotRuntime:
                 check_internal(False, f"{type(message).__name__} is the business of the slot's host")
             case _:
                 assert_never(message)
+
+    def _addressee(self, message: CollectAck | AssignSplits) -> tuple[Task, Operator]:
+        """Nobody would miss it here, but what is in it would be lost: ProtocolError when there is none."""
+        for task in self.tasks:
+            if task.subtask == message.subtask:
+                for operator in task.chain.operators:
+                    if operator.node.operator_id == message.operator_id:
+                        return task, operator
+        raise self._misaddressed(message)
+
+    def _misaddressed(self, message: CollectAck | AssignSplits) -> ProtocolError:
+        return ProtocolError(
+            f"slot {self._slot} was sent {type(message).__name__} for subtask {message.subtask} of operator "
+            f"{message.operator_id!r}, which does not run here or takes no such message"
+        )
 
     def on_frame(self, frame: Frame) -> None:
         """A frame from another slot. One of an old attempt is dropped: it is fenced."""

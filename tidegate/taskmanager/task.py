@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tidegate.common.errors import check_internal
-from tidegate.common.ids import OperatorId
 from tidegate.contracts.batches import Batch
 from tidegate.fault_tolerance.task_side import ModelElement, ModelMessage, TaskSide
 from tidegate.graph.task_place import TaskPlace
@@ -248,11 +247,10 @@ class Task:
             self.drained = True
             self.chain.source.drain()
 
-    def assign(self, operator_id: OperatorId, number: int, splits: list[bytes], complete: bool) -> None:
-        """For the task whose source it is: splits that were discovered."""
-        source = self.chain.source
-        if source is not None and source.node.operator_id == operator_id and self.state is not TaskState.CLOSED:
-            source.take_splits(number, splits, complete)
+    def assign(self, number: int, splits: list[bytes], complete: bool) -> None:
+        """For source tasks: splits that were discovered."""
+        if self.chain.source is not None and self.state is not TaskState.CLOSED:
+            self.chain.source.take_splits(number, splits, complete)
 
     def _step_source(self, now_ms: float) -> bool:
         source = self.chain.source

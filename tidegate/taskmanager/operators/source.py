@@ -139,10 +139,15 @@ class SourceOperator(Operator, ReadsInOrder, RemembersBatches):
         """Message `number` with splits that were discovered."""
         if number <= self._messages:
             return  # a repetition
+        check_internal(self._grows, f"source '{self.name}' was sent splits, although it discovers none")
         check_internal(number == self._messages + 1, f"source '{self.name}' has missed splits that were sent to it")
         self._messages = number
         for payload in payloads:
-            self._add_split(pickle.loads(payload), None, False, None)
+            try:
+                split = pickle.loads(payload)
+            except Exception as error:
+                self.fail("unpickling a split that was sent to it", error)
+            self._add_split(split, None, False, None)
         self._complete = complete
         self._look_again()
 
