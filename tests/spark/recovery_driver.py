@@ -1,4 +1,5 @@
-"""A driver program of its own, for tests that kill it or its executors: counts into files, with checkpoints.
+"""A driver program of its own, for tests that kill it or its executors: counts into files, with checkpoints. Its
+first attempt takes minutes.
 
 python -m tests.spark.recovery_driver CHECKPOINTS OUTPUT RECORDS PER_SECOND [WORKERS_FILE]
 """
@@ -12,14 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.spark.recovery_kit import counted, file_sink, with_checkpoints
+from tests.spark.recovery_kit import SlowInTheFirstAttempt, counted, file_sink, with_checkpoints
 from tidegate.datastream import StreamExecutionEnvironment
 
 
 def main(checkpoints: str, output: str, records: str, per_second: str, workers_file: str = "") -> None:
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     with_checkpoints(env, Path(checkpoints))
-    counted(env, int(records), float(per_second)).sink_to(file_sink(Path(output))).name("files").uid("files")
+    stream = counted(env, int(records), float(per_second), before=SlowInTheFirstAttempt(0.02))
+    stream.sink_to(file_sink(Path(output))).name("files").uid("files")
     client: Any = env.execute_async("driver")
     result = client.get_job_execution_result()
     while not result.done():

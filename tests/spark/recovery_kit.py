@@ -56,6 +56,21 @@ class FailOnce(MapFunction):
         return value
 
 
+class SlowInTheFirstAttempt(MapFunction):
+    """Holds the first attempt open, so that on any machine there is time to hurt it, and no later one."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.pause = self.seconds if runtime_context.get_attempt_number() == 0 else 0.0
+
+    def map(self, value: Any) -> Any:
+        if self.pause:
+            time.sleep(self.pause)
+        return value
+
+
 def file_sink(out: Path, roll_on_checkpoint: bool = False) -> FileSink:
     policy = (
         RollingPolicy.on_checkpoint_rolling_policy() if roll_on_checkpoint else RollingPolicy.default_rolling_policy()

@@ -75,10 +75,9 @@ def test_reads_of_a_job_whose_workers_are_killed(
             reader.start()
         rng = random.Random(5)
         for number in (1, 2):
-            done = client.view().checkpoints.completed
-            kill(rng.choice(client.workers()).pid, signal.SIGKILL)
+            kill(rng.choice(until(client.workers, "workers")).pid, signal.SIGKILL)
             until(lambda number=number: client.attempt() >= number, "a restart")
-            until(lambda done=done: client.view().checkpoints.completed > done, "a checkpoint after it")
+            until(lambda number=number: completed(client, number), "a checkpoint of the attempt after it")
         rounds = [reader.rounds for reader in readers]
         until(lambda: all(r.rounds > n for r, n in zip(readers, rounds, strict=True)), "more answers")
         for reader in readers:

@@ -21,6 +21,7 @@ from tests.spark.recovery_kit import (
     KEYS,
     CountPerKey,
     FailOnce,
+    SlowInTheFirstAttempt,
     assert_exact,
     completed,
     counted,
@@ -146,7 +147,7 @@ def test_a_killed_driver_resumes_from_the_retained_checkpoint(make_env: MakeEnv,
     until(lambda: not any(map(is_alive, seen["pids"])), "the end of the workers without their driver")
     env = make_env(2, {"execution.state-recovery.path": str(latest_checkpoint(checkpoints))})
     with_checkpoints(env, tmp_path / "more-checkpoints")
-    counted(env, records, None).sink_to(file_sink(out)).name("files").uid("files")
+    counted(env, records, None, before=SlowInTheFirstAttempt(0)).sink_to(file_sink(out)).name("files").uid("files")
     env.execute("resumed")
     assert_exact(visible_lines(out), records)
 
