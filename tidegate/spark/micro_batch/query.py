@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -99,14 +100,33 @@ def start_query(
     return writer.trigger(processingTime=f"{interval_ms} milliseconds").start()
 
 
-@contextlib.contextmanager
-def _no_broadcast(session: SparkSession) -> Iterator[None]:
+class _NoBroadcast:
     """PySpark makes a broadcast of a function that is larger than 1 MB, with what belongs to it: a program with much
-    code, or with a collection in its plan. Spark's process that prepares a stateful operator cannot read one."""
-    conf = session.sparkContext._jsc.sc().conf()
-    before = conf.get(_BROADCAST_FROM, "1m")
-    conf.set(_BROADCAST_FROM, f"{_LARGEST}b")
-    try:
-        yield
-    finally:
-        conf.set(_BROADCAST_FROM, before)
+    code, or with a collection in its plan. Spark's process that prepares a stateful operator cannot read one.
+
+    The threshold is of the whole application. It is as it was when the last of those has left that have entered: jobs
+    start side by side."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = ""
+
+    @contextlib.contextmanager
+    def __call__(self, session: SparkSession) -> Iterator[None]:
+        conf = session.sparkContext._jsc.sc().conf()
+        with self._lock:
+            if not self._inside:
+                self._before = conf.get(_BROADCAST_FROM, "1m")
+                conf.set(_BROADCAST_FROM, f"{_LARGEST}b")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    conf.set(_BROADCAST_FROM, self._before)
+
+
+_no_broadcast = _NoBroadcast()
