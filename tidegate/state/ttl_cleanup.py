@@ -95,9 +95,17 @@ class KeyRounds:
         self._ahead: list[Any] = []
         self._position = 0
 
+    def begin_at(self, position: int) -> None:
+        """For rounds that go on where others of the same keys have been, which are gone. Position 0 is the beginning,
+        and where those go on that begin behind the last key."""
+        self._ahead, self._position = [], position
+
     def take(self, count: int) -> list[Any]:
         if not self._ahead:
             self._ahead = list(islice(self._keys(), self._position, self._position + _KEYS_AHEAD))
+            if not self._ahead and self._position:  # there are fewer keys now
+                self._position = 0
+                self._ahead = list(islice(self._keys(), _KEYS_AHEAD))
             self._ahead.reverse()
             self._position = self._position + len(self._ahead) if len(self._ahead) == _KEYS_AHEAD else 0
         taken = self._ahead[-count:]

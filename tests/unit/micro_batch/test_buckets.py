@@ -8,15 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.micro_batch.engine import Engine
+from tests.unit.micro_batch.engine import Engine, Memory
 from tidegate.common import Types, WatermarkStrategy
+from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from tidegate.datastream.state import ValueStateDescriptor
 from tidegate.spark.micro_batch import task_state
+from tidegate.spark.micro_batch.bucket_keeper import BucketKeeper
 from tidegate.spark.micro_batch.places import pick_places, spark_hash
 from tidegate.spark.micro_batch.plan import Limits
+from tidegate.state.heap.backend import HeapKeyedStateBackend
 from tidegate.state.heap.buckets import Buckets
 from tidegate.state.key_groups import key_group
+from tidegate.storage.handles import KeyedStateInfo
+from tidegate.storage.writers import InlineTaskStateWriter
 
 KEYS = 1000
 
@@ -194,6 +199,40 @@ def test_buckets_without_entries_are_dropped() -> None:
     assert running.memories[1, 0].buckets
     running.run_batch()
     assert not running.memories[1, 0].buckets
+
+
+def test_a_bucket_that_one_of_two_keyed_operators_has_changed_keeps_what_the_other_has_in_it() -> None:
+    """And the buckets that neither has changed are not written. No program has two in one chain today: `key_by` is an
+    exchange."""
+
+    def backend(name: str) -> tuple[OperatorId, HeapKeyedStateBackend]:
+        made = HeapKeyedStateBackend(name, (0, 128), 128)
+        made.table(KeyedStateInfo(name="kept", kind="value"))
+        return OperatorId(name), made
+
+    buckets, memory = Buckets(128, 1), Memory()
+    keyed = [backend("first"), backend("second")]
+    for _, one in keyed:
+        for key in range(KEYS):
+            one.tables()[0].put(key, key)
+    keeper = BucketKeeper(buckets, memory, None, {}, False)
+    keeper.keep(keyed, CheckpointId(1), InlineTaskStateWriter(1 << 62, "task"))
+    first = memory.writes
+    assert first == len(memory.buckets) > 120
+    own = task_state.OwnState(checkpoint_id=CheckpointId(1), operators=[], buckets=keeper.sizes, figures=keeper.figures)
+    loaded = {number: task_state.figures_of(task_state.load_bucket(blob)) for number, blob in memory.buckets.items()}
+    keyed[1][1].tables()[0].put(7, -1)
+    keyed[1][1].tables()[0].remove(8)
+    keeper = BucketKeeper(buckets, memory, own, loaded, False)
+    keeper.keep(keyed, CheckpointId(2), InlineTaskStateWriter(1 << 62, "task"))
+    assert memory.writes == first + 2
+    found = [task_state.figures_of(task_state.load_bucket(blob)) for blob in memory.buckets.values()]
+    counted = Counter[str]()
+    for figures in found:
+        counted.update({name: entries for name, (entries, _) in figures.items()})
+    assert counted == {"first/kept": KEYS, "second/kept": KEYS - 1}
+    assert keeper.figures is not None
+    assert {name: entries for name, (entries, _) in keeper.figures.items()} == counted
 
 
 class Alarm(KeyedProcessFunction):

@@ -46,15 +46,16 @@ class BucketKeeper:
     def keep(
         self, keyed: list[tuple[OperatorId, HeapKeyedStateBackend]], checkpoint_id: CheckpointId, sink: StateSink
     ) -> int:
-        """Returns the bytes that were written."""
-        changed: dict[int, KeyedStates] = {}
+        """Returns the bytes that were written. A bucket that has changed for one of several keyed operators is
+        written with what all of them have in it; all have loaded it."""
+        touched: set[int] = set()
+        for _, backend in keyed:
+            touched |= self._buckets.changed(backend, self._everything)
+        changed: dict[int, KeyedStates] = {bucket: {} for bucket in touched}
         for operator_id, backend in keyed:
-            everything = self._everything or len(keyed) > 1
-            taken = self._buckets.take_changed(backend, checkpoint_id, sink, everything)
-            for bucket, snapshot in taken.items():
-                states = changed.setdefault(bucket, {})
+            for bucket, snapshot in self._buckets.take(backend, checkpoint_id, sink, touched).items():
                 if snapshot is not None:
-                    states[operator_id] = snapshot
+                    changed[bucket][operator_id] = snapshot
         if self._cut_anew:  # what had no other keys than those that have left is not among the changed ones
             changed = {bucket: {} for bucket in self.sizes} | changed
         for bucket in changed:

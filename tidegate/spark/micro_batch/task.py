@@ -83,6 +83,7 @@ _FIRST_RECORD_MS = 100.0  # how long a source waits for its first record of a ba
 _NEXT_RECORD_MS = 10.0  # and for one that may be there at any moment, at its beginning
 _CONNECTING_MS = 10_000.0  # and for readers that still make a connection
 _UNLIMITED = 1 << 62
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 class MicroBatchTask:
@@ -275,6 +276,7 @@ class MicroBatchTask:
     def _process(self, task: Task, own: OwnState | None) -> Iterator[Row]:
         chain, host = task.chain, self._host
         chain.open()
+        self._begin_rounds(chain)
         if own is not None:
             chain.notify_complete(own.checkpoint_id)  # Spark has committed that batch, or this one would not be
         task.start()
@@ -312,6 +314,14 @@ class MicroBatchTask:
         if task.state is TaskState.RUNNING and self._settings.watermark_interval_ms > 0:
             for operator in chain.periodic:
                 operator.on_periodic(host.clock.now_ms())
+
+    def _begin_rounds(self, chain: OperatorChain) -> None:
+        """Looking for expired entries begins elsewhere in each batch: a small one looks at a few of them. The parts of
+        the golden ratio come near every place soon, whatever the number of entries."""
+        for operator in chain.operators:
+            if isinstance(operator.context.keyed, HeapKeyedStateBackend):
+                for table in operator.context.keyed.tables():
+                    table.begin_rounds(self._tick.batch * _GOLDEN % 1)
 
     def _take_splits(self, source: SourceOperator, first: bool) -> None:
         order = self._tick.splits.get(str(source.node.operator_id), SplitOrder([], False))

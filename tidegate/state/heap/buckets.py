@@ -37,20 +37,24 @@ class Buckets:
         return bucket % self._max_parallelism
 
     # ------------------------------------------------------------ snapshots
-    def take_changed(
-        self, backend: HeapKeyedStateBackend, checkpoint_id: CheckpointId, sink: StateSink, everything: bool
-    ) -> dict[int, KeyedSnapshot | None]:
-        """All entries of each bucket in which anything has changed since the backend was restored or this was called
-        last; None for a bucket that is empty now. `everything`: also of those that have not changed."""
+    def changed(self, backend: HeapKeyedStateBackend, everything: bool) -> set[int]:
+        """The buckets in which anything has changed since the backend was restored or this was called last;
+        `everything`: also those that have not changed. Merges what has changed into its tables."""
         changed: set[int] = set()
         for table in backend.tables():
             changed |= self.touched(_keys(table, table.live_keys() if everything else table.delta))
             changed |= self.touched(_keys(table, table.delta))
             table.merge()
-        chunks: dict[int, list[KeyedChunk]] = {bucket: [] for bucket in changed}
+        return changed
+
+    def take(
+        self, backend: HeapKeyedStateBackend, checkpoint_id: CheckpointId, sink: StateSink, wanted: set[int]
+    ) -> dict[int, KeyedSnapshot | None]:
+        """All entries of each of these buckets; None for one that is empty. `changed` goes before."""
+        chunks: dict[int, list[KeyedChunk]] = {bucket: [] for bucket in wanted}
         for table in backend.tables():
             name = table.info.name
-            for bucket, (keys, values) in self._entries(table, changed).items():
+            for bucket, (keys, values) in self._entries(table, wanted).items():
                 data = dumps_entries(backend.operator_name, name, keys, values)
                 chunks[bucket].append(KeyedChunk(state=name, entries=len(keys), handle=sink.write(data)))
         states = backend.described_states()

@@ -109,6 +109,11 @@ class HeapTable:
             elif kept is not stored:
                 self.put(key, kept)
 
+    def begin_rounds(self, part: float) -> None:
+        """Have `drop_expired` begin there: 0 is the first key, 0.5 the middle. For a table that lives too short a time
+        to go round."""
+        self._rounds.begin_at(int(len(self.base) * part))
+
     def merge(self) -> dict[Any, Any]:
         """Fold the changes into `base` and return them. The dict returned must not be changed: it may be the new
         base."""
