@@ -5,11 +5,14 @@ long a record takes; what a batch costs that touches few keys of many, by the nu
 The rate of a micro-batch job is that of its batches after the first two, in which workers and the JVM's compiler warm
 up. PySpark's operator does the same work per record: a state of Spark's for each key, which is read and written.
 
-Nothing is waited for without a bound, and what has not begun within `_BUDGET_S` is left out, and said so.
+Nothing is waited for without a bound, and what has not begun within `_BUDGET_S` is left out, and said so. So that
+nothing is, run the parts one after the other: `python -m benchmarks.micro_batch [--quick] [part ...]`, with a part of
+`PARTS`; the figures are printed as they come.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import shutil
@@ -18,11 +21,11 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.report import Figure
+from benchmarks.report import Figure, print_table
 from benchmarks.workloads import RunningCount, environment, first, run_w1, slope, to_pair
 from tidegate.common import WatermarkStrategy
 from tidegate.connectors.discard import DiscardingSink
@@ -63,24 +66,40 @@ def run(quick: bool) -> list[Figure]:
     return measure(QUICK if quick else Sizes())
 
 
-def measure(sizes: Sizes) -> list[Figure]:
+PARTS = ("w1", "empty", "latency", "recovery", "few")
+
+
+def measure(
+    sizes: Sizes, parts: Sequence[str] = PARTS, tell: Callable[[list[Figure]], None] = lambda _: None
+) -> list[Figure]:
+    """`tell` gets the figures as they come."""
     began, figures = time.monotonic(), list[Figure]()
+
+    def add(found: list[Figure]) -> None:
+        figures.extend(found)
+        if found:
+            tell(found)
 
     def part(name: str, figures_of: Callable[[], list[Figure]]) -> None:
         if time.monotonic() > began + _BUDGET_S:
-            figures.append(Figure(name, f"left out: {_BUDGET_S:.0f} s are over"))
+            add([Figure(name, f"left out: {_BUDGET_S:.0f} s are over")])
             return
         try:
-            figures.extend(figures_of())
+            add(figures_of())
         except _LateError as error:
-            figures.append(Figure(name, f"left out: {error}"))
+            add([Figure(name, f"left out: {error}")])
 
-    part("W1", lambda: _rates(sizes))
-    part("empty batch", _empty)
-    for mode, interval in (("MICRO_BATCH", 0), ("MICRO_BATCH", 1000), ("STREAMING", 0)):
-        part(f"latency {mode}", functools.partial(_latency, mode, interval, sizes))
-    part("recovery", lambda: [Figure("from a killed worker to the next batch", f"{_recovery():.0f} ms")])
-    part("few of many", lambda: _few_of_many(sizes, part))
+    if "w1" in parts:
+        part("W1", lambda: _rates(sizes))
+    if "empty" in parts:
+        part("empty batch", _empty)
+    if "latency" in parts:
+        for mode, interval in (("MICRO_BATCH", 0), ("MICRO_BATCH", 1000), ("STREAMING", 0)):
+            part(f"latency {mode}", functools.partial(_latency, mode, interval, sizes))
+    if "recovery" in parts:
+        part("recovery", lambda: [Figure("from a killed worker to the next batch", f"{_recovery():.0f} ms")])
+    if "few" in parts:
+        part("few of many", lambda: _few_of_many(sizes, part))
     return figures
 
 
@@ -291,3 +310,15 @@ def _per_key_rate(records: int) -> float:
         query.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return records / (float(min(took)) / 1000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.micro_batch")
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="which ones; all when none is named")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    arguments = parser.parse_args()
+    measure(QUICK if arguments.quick else Sizes(), arguments.parts or PARTS, print_table)
+
+
+if __name__ == "__main__":
+    main()

@@ -374,7 +374,7 @@ class StreamExecutionEnvironment(WorkerSettings):
         output_mode: str = "append",
         trigger: str | None = None,
     ) -> DataStream:
-        """The rows of a Structured Streaming DataFrame, exactly once, for STREAMING mode.
+        """The rows of a Structured Streaming DataFrame, exactly once, for STREAMING and MICRO_BATCH mode.
 
         A query of Spark lands its micro-batches in a staging folder, from which the job reads. `staging`: that folder;
         a job that is started from a snapshot by another program has to name the one of the run before. `output_mode`

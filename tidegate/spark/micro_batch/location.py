@@ -1,7 +1,8 @@
 """The checkpoint location of a micro-batch job: Spark's own files, and beside them a folder of ours, `tidegate`.
 
-    tidegate/job.json        whose it is: job id, operators, about the latest batch that was seen, and which splits are
-                             known; written when these change, and not for every batch
+    tidegate/job.json        whose it is: job id, operators, the savepoint that it began with, about the latest batch
+                             that was seen, and which splits are known; written when these change, and not for every
+                             batch
     tidegate/commits/<n>     what the sinks have prepared in batch n, the splits that it has taken, and the attempt that
                              has run it, until it is committed
 
@@ -17,6 +18,7 @@ batch whose sinks have committed would otherwise be run again.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
 import time
@@ -28,11 +30,14 @@ from tidegate.common import options
 from tidegate.common.decoding import UNREADABLE
 from tidegate.common.errors import ConfigurationError, InternalError, TidegateError
 from tidegate.common.ids import OperatorId
+from tidegate.fault_tolerance.recovery_points import RestorePoint
 from tidegate.spark.micro_batch.prepared import DamagedError, Prepared
 from tidegate.storage.files import OWNER, PERMISSIONS, make_directories, sync_directory
 from tidegate.storage.handles import EnumeratorState
 from tidegate.storage.job_lock import LocalJobLock
 from tidegate.storage.location import StorageLocation
+
+log = logging.getLogger("tidegate.micro_batch")
 
 _FORMAT = 1
 _SHOWN_S, _LOOK_S = 60.0, 0.1  # in which a file of another machine is seen here, in a folder that is shared
@@ -44,11 +49,34 @@ class LocationError(TidegateError):
     """The checkpoint location is not what it was: a restart cannot help."""
 
 
+class Beginning(msgspec.Struct, frozen=True):
+    """The state that the first batch begins with: a savepoint, or nothing."""
+
+    snapshot: str = ""  # what tells it from all others, wherever it lies
+    path: str = ""  # without keys, for people
+
+    @staticmethod
+    def of(point: RestorePoint | None) -> Beginning:
+        if point is None:
+            return Beginning()
+        taken = point.metadata
+        path = point.root if taken.self_contained else f"checkpoint {taken.checkpoint_id} in {point.root}"
+        return Beginning(f"{taken.job_id}/{taken.epoch}/{taken.checkpoint_id}/{taken.timestamp}", path)
+
+    def __str__(self) -> str:
+        return f"with {self.path}" if self.snapshot else "with nothing"
+
+
+NOTHING = Beginning()
+
+
 class _JobFile(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     job_id: str
     job_name: str
     program: dict[str, str]  # plan.fingerprint
+    key_groups: dict[str, int] = {}  # operator id -> how many
+    beginning: Beginning | None = None  # None: a version before has begun it, and not noted with what
     latest: int = -1  # a batch that Spark has committed, one of the latest that the job has seen
     attempts: int = 0  # how often the query was started, by all runs of the program
     known: dict[str, EnumeratorState] | None = None  # splits of sources that find them, as of batch `latest`
@@ -76,11 +104,28 @@ class CheckpointLocation:
         self._job: _JobFile | None = None
         self._noted = -1  # `latest` as it was written
 
+    def key_groups(self) -> Mapping[str, int]:
+        """Of a job that is there: operator id -> how many. For before `open`, which says what is wrong."""
+        with contextlib.suppress(TidegateError):
+            job = self._read_job()
+            return {} if job is None else job.key_groups
+        return {}
+
     def open(
-        self, job_id: str, job_name: str, program: dict[str, str], now_ms: float, *, must_exist: bool = False
+        self,
+        job_id: str,
+        job_name: str,
+        program: dict[str, str],
+        now_ms: float,
+        *,
+        must_exist: bool = False,
+        id_is_fixed: bool = False,
+        beginning: Beginning = NOTHING,
+        key_groups: Mapping[str, int] | None = None,
     ) -> str:
         """Take it into possession. Returns the id of the job that it belongs to, which is `job_id` when it is new.
-        Raises, with a reason, when it is another's, or new although it `must_exist`."""
+        Raises, with a reason, when it is another's, when it has batches and began with something else than a
+        `beginning` that is given, or when it is new although it `must_exist`. `id_is_fixed`: the user has chosen it."""
         if must_exist and not os.path.exists(self._job_path):
             raise ConfigurationError(
                 f"there is no job in the checkpoint location {self.path}, and "
@@ -99,20 +144,56 @@ class CheckpointLocation:
                 _narrow(folder, self._permissions.directory)
         except OSError as error:
             raise ConfigurationError(f"{options.MICRO_BATCH_LOCATION.key}: {self.path}: {error}") from error
+        mine = _JobFile(
+            format=_FORMAT,
+            job_id=job_id,
+            job_name=job_name,
+            program=program,
+            key_groups=dict(key_groups or {}),
+            beginning=beginning,
+        )
         self._lock.acquire(now_ms)
         try:
             self._job = self._read_job()
             if self._job is None:
-                self._write_job(_JobFile(format=_FORMAT, job_id=job_id, job_name=job_name, program=program))
+                self._write_job(mine)
             else:
                 self._noted = self._job.latest
-                self._check_same(self._job, program)
+                self._check_same(self._job, mine, id_is_fixed)
                 self.check()
+                self._go_on(self._job, mine)
         except BaseException:
             self.close()
             raise
-        assert self._job is not None
-        return self._job.job_id
+        return self._opened().job_id
+
+    def _go_on(self, there: _JobFile, mine: _JobFile) -> None:
+        """Raises when the job would go on from another state than this start names: what other jobs have done from
+        there on would be done once more."""
+        beginning, wanted = there.beginning, mine.beginning or NOTHING
+        if not self.next_batch:
+            beginning = wanted
+        elif wanted != NOTHING and (beginning is None or beginning.snapshot != wanted.snapshot):
+            told = "with what an older version of Tidegate has not noted" if beginning is None else str(beginning)
+            raise ConfigurationError(
+                f"{options.RECOVERY_PATH.key} names {wanted.path}, but job '{there.job_name}' in the "
+                f"checkpoint location {self.path} began {told}, and has come to batch {self.next_batch - 1}: it would "
+                "go on from there, and not from that savepoint. To start from the savepoint, name a new location "
+                f"({options.MICRO_BATCH_LOCATION.key}). To go on after that batch, unset {options.RECOVERY_PATH.key}; "
+                "what was done elsewhere since then would be done once more"
+            )
+        if there.job_name != mine.job_name:
+            log.warning(
+                "job '%s' goes on in %s, where it was called '%s'. If that is another job, with the same operators, it "
+                "needs a location of its own (%s); jobs with a pipeline.job-id each are told apart",
+                mine.job_name,
+                self.path,
+                there.job_name,
+                options.MICRO_BATCH_LOCATION.key,
+            )
+        noted = msgspec.structs.replace(there, job_name=mine.job_name, key_groups=mine.key_groups, beginning=beginning)
+        if noted != there:
+            self._write_job(noted)
 
     def close(self) -> None:
         job = self._job
@@ -292,7 +373,14 @@ class CheckpointLocation:
         self._job = job
         self._noted = job.latest
 
-    def _check_same(self, job: _JobFile, program: dict[str, str]) -> None:
+    def _check_same(self, job: _JobFile, mine: _JobFile, id_is_fixed: bool) -> None:
+        if id_is_fixed and job.job_id != mine.job_id:
+            raise ConfigurationError(
+                f"{self.path} is the checkpoint location of job '{job.job_name}' ({job.job_id}), and this one is "
+                f"{mine.job_id} ({options.JOB_ID.key}): name another folder ({options.MICRO_BATCH_LOCATION.key}), or, "
+                f"to go on with the job that is there, set {options.JOB_ID.key} to its id or unset it"
+            )
+        program = mine.program
         if job.program == program:
             return
         gone = sorted(job.program.keys() - program.keys())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -91,6 +92,23 @@ def plan_job(
     places = pick_places(((int(v), int(i)) for v, i in graph.all_tasks()), width(graph))
     start = None if point is None else start_state(graph, point, allow_non_restored, reached)
     return MicroBatchPlan(graph, settings, limits, places, start)
+
+
+def key_groups(graph: JobGraph) -> dict[str, int]:
+    """Operator id -> how many its keys are in."""
+    return {str(node.operator_id): v.max_parallelism for v in graph.vertices for node in v.operators}
+
+
+def adopt_key_groups(graph: JobGraph, known: Mapping[str, int]) -> JobGraph:
+    """The graph with those that a job has that goes on, wherever the program does not ask for others: it may have them
+    from a savepoint that this start does not name any more."""
+    vertices = []
+    for vertex in graph.vertices:
+        found = {known[str(node.operator_id)] for node in vertex.operators if str(node.operator_id) in known}
+        if vertex.max_parallelism_derived and len(found) == 1 and max(found) >= vertex.parallelism:
+            vertex = dataclasses.replace(vertex, max_parallelism=found.pop())
+        vertices.append(vertex)
+    return dataclasses.replace(graph, vertices=tuple(vertices))
 
 
 def fingerprint(graph: JobGraph, limits: Limits) -> dict[str, str]:

@@ -26,8 +26,16 @@ from tidegate.jobmanager.running_jobs import jobs_are_running
 from tidegate.jobmanager.runtime import Runtime, Submission
 from tidegate.jobmanager.state_assignment import adopt_max_parallelism
 from tidegate.spark.interrupts import spare_background_jobs
-from tidegate.spark.micro_batch.location import CheckpointLocation
-from tidegate.spark.micro_batch.plan import Limits, MicroBatchPlan, fingerprint, plan_job, width
+from tidegate.spark.micro_batch.location import Beginning, CheckpointLocation
+from tidegate.spark.micro_batch.plan import (
+    Limits,
+    MicroBatchPlan,
+    adopt_key_groups,
+    fingerprint,
+    key_groups,
+    plan_job,
+    width,
+)
 from tidegate.spark.micro_batch.query import check_spark
 from tidegate.spark.micro_batch.savepoint_storage import SavepointStorage
 from tidegate.spark.session import arrives_here, obtain_session, workers_write_to_the_terminal
@@ -63,9 +71,18 @@ class MicroBatchRuntime(Runtime):
             graph = adopt_max_parallelism(graph, point.metadata)
         path, temporary = location_of(configuration, graph)
         location = CheckpointLocation(path, options.read(configuration, options.STORAGE_PERMISSIONS))
-        must_exist = options.read(configuration, options.MICRO_BATCH_LOCATION_MUST_EXIST)
-        program, now = fingerprint(graph, limits), SystemClock().now_ms()
-        job_id = location.open(graph.job_id, graph.name, program, now, must_exist=must_exist)
+        if point is None:
+            graph = adopt_key_groups(graph, location.key_groups())
+        job_id = location.open(
+            graph.job_id,
+            graph.name,
+            fingerprint(graph, limits),
+            SystemClock().now_ms(),
+            must_exist=options.read(configuration, options.MICRO_BATCH_LOCATION_MUST_EXIST),
+            id_is_fixed=options.read(configuration, options.JOB_ID) is not None,
+            beginning=Beginning.of(point),
+            key_groups=key_groups(graph),
+        )
         try:
             graph = dataclasses.replace(graph, job_id=job_id)
             if point is not None and location.next_batch:
@@ -123,7 +140,8 @@ def _check_sources(graph: JobGraph, trigger: str) -> None:
             raise ConfigurationError(
                 f"{options.MICRO_BATCH_TRIGGER.key} is AVAILABLE_NOW, but '{head.name}' (from_spark_stream) is fed by "
                 "a query of its own while the job runs: what is there when it looks says nothing. Use PROCESSING_TIME "
-                "and stop the job, or read the DataFrame with from_spark"
+                "and stop the job with a savepoint, or read what there is now: spark.read in the place of readStream, "
+                "and from_spark"
             )
 
 
