@@ -79,12 +79,23 @@ class EveryKind(KeyedProcessFunction):
         self.sum.add(number)
         self.longest.add(number)
         ctx.timer_service().register_event_time_timer(number // 40 * 40 + 40)
-        yield ("seen", key, number, self.value.value(), self.lasting.value(), self.sum.get(), self.longest.get())
+        mapped = sum(self.map.values())
+        yield (
+            "seen",
+            key,
+            number,
+            self.value.value(),
+            self.lasting.value(),
+            self.sum.get(),
+            self.longest.get(),
+            mapped,
+        )
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        numbers = [number for number in self.list.get() if number < timestamp]
-        counts = sum(self.map.values())
-        yield ("timer", ctx.get_current_key(), timestamp, len(numbers), counts >= len(numbers))
+        numbers = list(self.list.get())
+        counted = {f"m{rest}": count for rest in range(3) if (count := sum(n % 3 == rest for n in numbers))}
+        due = sum(number < timestamp for number in numbers)
+        yield ("timer", ctx.get_current_key(), timestamp, due, dict(self.map.items()) == counted)
 
 
 class Numbered(MapFunction, CheckpointedFunction):
@@ -130,7 +141,7 @@ def expected() -> list[Any]:
     for key, number in EVENTS:
         numbers = seen.setdefault(key, [])
         numbers.append(number)
-        found.append(("seen", key, number, len(numbers), 2 * len(numbers), sum(numbers), number))
+        found.append(("seen", key, number, len(numbers), 2 * len(numbers), sum(numbers), number, len(numbers)))
         windows[key, number // 30] = windows.get((key, number // 30), 0) + number
     for key, numbers in seen.items():
         for timestamp in {number // 40 * 40 + 40 for number in numbers}:

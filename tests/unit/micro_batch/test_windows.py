@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.effort import EXAMPLES
 from tests.unit.micro_batch.engine import Engine
 from tests.unit.windows.kinds import COUNTED, EVENT_TIME, Kind
 from tests.unit.windows.script_job import KEYS, Step, Wait, outcome_of, script_environment
@@ -20,7 +21,9 @@ KINDS = EVENT_TIME + COUNTED
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=named)
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=min(EXAMPLES, 200) or 5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     steps=scripts.map(numbered),
     data=st.data(),
