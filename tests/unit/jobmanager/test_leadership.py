@@ -166,6 +166,19 @@ def test_a_record_has_room_for_some_older_checkpoints_only() -> None:
     assert [older.checkpoint_id for older in record.older] == list(range(98, 98 - MAX_OLDER, -1))
 
 
+def test_a_savepoint_that_is_recorded_after_a_stop_does_not_revoke_it(tmp_path: Path) -> None:
+    """It was still being written when the stop was recorded: the next leader has to end the job all the same."""
+    first = leader(tmp_path)
+    assert put(first, CheckpointCompleted(pointer(4))) is Recording.WRITTEN
+    assert put(first, SavepointCompleted(pointer(3))) is Recording.WRITTEN
+    assert put(first, SavepointCompleted(pointer(6), stop=True)) is Recording.WRITTEN
+    assert put(first, SavepointCompleted(pointer(5))) is Recording.SUPERSEDED
+    first.close()
+    second = leader(tmp_path)
+    assert (second.record.savepoint, second.record.stopped) == (pointer(6), True)
+    second.close()
+
+
 def test_a_standby_waits_for_the_leader_and_then_leads(tmp_path: Path) -> None:
     first = leader(tmp_path)
     found: list[Leadership] = []

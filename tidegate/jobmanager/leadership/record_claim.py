@@ -108,7 +108,9 @@ MAX_OLDER = 10
 
 
 def applied(record: JobRecord, change: Change) -> JobRecord | None:
-    """The record with the change; None when it has been superseded. A checkpoint is never replaced by an older one."""
+    """The record with the change; None when it has been superseded. A checkpoint is never replaced by an older one. A
+    stop stays: what its savepoint holds is committed, and any other savepoint that was still being written at that time
+    is nothing that the job goes on from."""
     match change:
         case CheckpointCompleted(pointer, num_retained, refused):
             if record.checkpoint is not None and pointer.checkpoint_id <= record.checkpoint.checkpoint_id:
@@ -118,6 +120,8 @@ def applied(record: JobRecord, change: Change) -> JobRecord | None:
             kept = min(num_retained - 1, MAX_OLDER)
             return msgspec.structs.replace(record, checkpoint=pointer, older=before[:kept])
         case SavepointCompleted(pointer, stop):
+            if record.stopped and not stop:
+                return None
             return msgspec.structs.replace(record, savepoint=pointer, stopped=stop)
         case JobOver(status, reason):
             return msgspec.structs.replace(record, status=status.name, reason=reason)
