@@ -46,8 +46,14 @@ def settings(folder: Path, per_batch: int, location: str = "location") -> dict[s
     }
 
 
-def build(env: StreamExecutionEnvironment, folder: Path, records: int | None, function: CountPerKey) -> None:
-    source = DataGeneratorSource(lambda i: i, count=records)
+def build(
+    env: StreamExecutionEnvironment,
+    folder: Path,
+    records: int | None,
+    function: CountPerKey,
+    rate: float | None = None,
+) -> None:
+    source = DataGeneratorSource(lambda i: i, count=records, records_per_second=rate)
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "Numbers").uid("numbers")
     counted = numbers.key_by(lambda n: n % KEYS, Types.LONG()).process(function, Types.STRING()).uid("count")
     sink = FileSink.for_row_format(str(folder / "out"), Encoder.simple_string_encoder()).build()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.unit.micro_batch.test_cases import OTHERWISE
 from tidegate.common.errors import JobExecutionError, StateNotReadableError
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.jobmanager.live_state import StateAnswer, StateLevel
+from tidegate.spark.state_tables import register
 
 pytestmark = [needs_micro_batch, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -44,6 +46,35 @@ def test_a_worker_is_killed_and_every_record_counts_once(make_env: MakeEnv, tmp_
     assert {one.level for one in looked} == {StateLevel.COMMITTED}
     assert {one.checkpoint for one in looked} < {checkpoint.checkpoint_id for checkpoint in view.checkpoints.history}
     assert all(0 < one.value <= 6000 // KEYS for one in looked)
+
+
+def test_a_savepoint_goes_from_streaming_to_micro_batches_and_back(
+    make_env: MakeEnv, spark: Any, tmp_path: Path
+) -> None:
+    """At another parallelism each time. Spark's reader of savepoints finds in that of MICRO_BATCH what was written."""
+    records, more = 3000, dict[str, str]()
+    for number, mode in enumerate(("STREAMING", "MICRO_BATCH")):
+        config = settings(tmp_path, 200) | {"execution.runtime-mode": mode} | more
+        env = make_env(2 + number, config)
+        build(env, tmp_path, records, CountPerKey(), rate=200)
+        client: Any = env.execute_async("counting")
+        deadline = time.monotonic() + 120
+        while client.view().total("numRecordsIn", 0) < 50 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        savepoint = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(120)
+        client.get_job_execution_result().result(60)
+        more = {"execution.state-recovery.path": savepoint}
+    assert 100 <= len(output(tmp_path)) < records
+    highest: dict[int, int] = {}
+    for key, count in (map(int, line.split()) for line in output(tmp_path)):
+        highest[key] = max(count, highest.get(key, 0))
+    register(spark)
+    counts = spark.read.format("tidegate-state").options(operator="count", state="count").load(savepoint)
+    assert {row["key"]: row["value"] for row in counts.collect()} == highest
+    env = make_env(2, settings(tmp_path, 200) | {"execution.runtime-mode": "STREAMING"} | more)
+    build(env, tmp_path, records, CountPerKey())
+    env.execute("counting")
+    assert output(tmp_path) == expected(records)
 
 
 def _look(client: Any) -> list[StateAnswer]:
