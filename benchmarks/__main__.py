@@ -9,6 +9,7 @@ from benchmarks.report import Figure, print_table
 
 ALL = (
     "throughput",
+    "in_slot",
     "time_cut",
     "large_records",
     "latency",

@@ -33,10 +33,10 @@ MB = 1 << 20
 
 def run(quick: bool) -> list[Figure]:
     figures = w1(100_000, 300_000 if quick else 700_000, wanted=0.3)
-    figures += w1(100_000, 300_000, wanted=None, memory=8 * MB, title="all misses")
+    figures += w1(100_000, 300_000, wanted=0.25, memory=8 * MB, title="all misses")
     if not quick:
         figures += w1(1_000_000, 1_000_000, wanted=None)
-        figures += w1(10_000_000, 1_000_000, wanted=None)
+        figures += w1(10_000_000, 1_000_000, wanted=0.25)
     return figures + incremental_checkpoints(500_000 if quick else 5_000_000)
 
 

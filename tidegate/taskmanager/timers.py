@@ -185,65 +185,6 @@ class TimerQueue:
                 return
             yield timer
 
-    def register_all(self, timestamp: int, entries: list[Entry]) -> None:
-        """`register` for many: keys that can be keys, with their namespaces."""
-        there = self._at.get(timestamp)
-        if there is None and entries:
-            there = self._at[timestamp] = dict.fromkeys(entries, False)
-            self._unsaved[timestamp] = list(there)
-            heapq.heappush(self._new, timestamp)
-            return
-        if type(there) is not dict:
-            for entry in entries:
-                self._register_beside(timestamp, self._at[timestamp], entry)
-            return
-        new = [entry for entry in dict.fromkeys(entries) if entry not in there]
-        if new:
-            there.update(dict.fromkeys(new, False))
-            unsaved = self._unsaved.get(timestamp)
-            if unsaved is None:
-                self._unsaved[timestamp] = new
-            else:
-                unsaved += new
-
-    def first_due(self, up_to: int, limit: int) -> tuple[int, list[Entry]] | None:
-        """The earliest time at or before `up_to` that has timers, and the first of these, at most `limit`, in order.
-        They stay until `fired` is called; nothing may be deleted before."""
-        first = self.next_timestamp()
-        if first is None or first > up_to:
-            return None
-        there = self._at[first]
-        if type(there) is not dict:
-            return first, [there]  # type: ignore[list-item]
-        order = self._firing.get(first) or self._in_order(first, there)
-        while True:
-            found = [entry for entry in order[: -limit - 1 : -1] if entry in there]
-            if found:
-                return first, found
-            del order[-limit:]  # all of them were deleted
-            order = order or self._in_order(first, there)
-
-    def fired(self, timestamp: int, entries: list[Entry]) -> None:
-        """The first of those that `first_due` has found are gone."""
-        there = self._at[timestamp]
-        if type(there) is not dict:
-            for entry in entries:
-                self._removed(timestamp, entry, timestamp not in self._unsaved)
-            return
-        order = self._firing[timestamp]
-        saved = []
-        for entry in entries:
-            while order.pop() != entry:
-                pass  # deleted before
-            if there.pop(entry):
-                saved.append(entry)
-        for key, namespace in saved:
-            self._table.remove((key, (namespace, timestamp)))
-        if not there:
-            del self._at[timestamp]
-            self._firing.pop(timestamp, None)
-            self._unsaved.pop(timestamp, None)
-
     def merge_new(self) -> None:
         """Before many are popped: to take a time from the sorted list costs nothing, from a large heap a microsecond.
         Each time is moved a few times at the most, since so few of those that were there are moved for it."""

@@ -144,35 +144,3 @@ def test_any_sequence_of_calls_snapshots_and_restores_is_as_with_a_sorted_list(s
                 there = [(time, key, namespace) for key, (namespace, time) in t.event._table.live_keys()]
         assert len(t.event) == len(there)
         assert t.event.next_timestamp() == min((time for time, _, _ in there), default=None)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_timers_taken_and_set_many_at_once_are_those_of_one_at_a_time(seed):
-    """Also when some were saved in a snapshot and restored."""
-    chance = random.Random(seed)
-    one, many = OperatorTimers(backend()), OperatorTimers(states := backend())
-    for _ in range(30):
-        entries = [(chance.choice("abcdef"), None) for _ in range(chance.randrange(1, 5))]
-        time = chance.randrange(40)
-        for key, namespace in entries:
-            one.event.register(time, key, namespace)
-        many.event.register_all(time, entries)
-        if chance.random() < 0.2:
-            key, _ = chance.choice(entries)
-            one.event.delete(time, key)
-            many.event.delete(time, key)
-        if chance.random() < 0.2:
-            many.save()
-            assert len(list(many.event._table.live_keys())) == len(one.event)
-        up_to, limit = chance.randrange(30), chance.randrange(1, 6)
-        found = many.event.first_due(up_to, limit)
-        if found is not None and chance.random() < 0.7:
-            stamp, due = found
-            count = chance.randrange(1, len(due) + 1)
-            many.event.fired(stamp, due[:count])
-            assert [(stamp, *entry) for entry in due[:count]] == fire(one, stamp, limit=count)[0]
-    many.save()
-    expected = fire(one, 100)[0]
-    assert sorted((stamp, key) for key, (_, stamp) in many.event._table.live_keys()) == sorted(e[:2] for e in expected)
-    assert fire(many, 100)[0] == expected
-    assert not list(states.table(KeyedStateInfo(name=OperatorTimers.EVENT, kind="timers", namespaced=True)).live_keys())

@@ -44,9 +44,12 @@ class SliceWindowOperator(BaseWindowOperator):
 
     def open(self) -> None:
         super().open()
+        self._open_timers()
+        self._slices = self.backend.get_state(MapStateDescriptor(self.layout))  # start of a slice -> partial result
+
+    def _open_timers(self) -> None:
         self.timers = OperatorTimers(self.backend, self.limit)
         self._queue = self.timers.event if self.event_time else self.timers.processing
-        self._slices = self.backend.get_state(MapStateDescriptor(self.layout))  # start of a slice -> partial result
 
     # ------------------------------------------------------------ records
     def process(self, batch: RecordBatch) -> None:
