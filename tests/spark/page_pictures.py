@@ -167,7 +167,7 @@ class Pictures:
         page.script("scrollTo(0, 0)")
         height, width = page.script(
             "const end = [...document.querySelectorAll('main h2')].find((e) => e.innerText === arguments[0]);"
-            "const bottom = end ? end.getBoundingClientRect().top"
+            "const bottom = end ? end.getBoundingClientRect().top - 14"
             " : document.querySelector('main').getBoundingClientRect().bottom;"
             "return [bottom, innerWidth]",
             above,
@@ -222,7 +222,7 @@ def of_the_list(pictures: Pictures, others: Path) -> None:
     page = pictures.page
     shown = ("STREAMING", "MICRO_BATCH", "BATCH", "RUNNING", "FINISHED", "FAILED")
     rates = "return [...document.querySelectorAll('tbody tr')].filter((r) => /\\d\\/s/.test(r.innerText)).length"
-    page.wait(lambda: all(word in page.text for word in shown) and page.script(rates), 180)
+    page.wait(lambda: all(word in page.text for word in shown) and page.script(rates) >= 2, 180)
     pictures.take("page-jobs")
     go_to(page, "revenue of 2026")
     page.wait(lambda: len(page.all("progress")) >= 2 and "1 of 2" in page.text, 60)  # one subtask waits for us
@@ -237,7 +237,9 @@ def of_a_job(pictures: Pictures, shop: Path) -> None:
     page.press(".vertex.busy")
     page.wait(lambda: len(page.all("section[aria-label=subtasks] tbody tr")) >= 2)
     settled(page, lambda: page.all(".vertex.busy") and page.all(".vertex.blocked"))
-    pictures.take("page-job", above="Status")
+    with pictures.screen(1440, 900):
+        page.wait(lambda: page.script("return innerWidth") == 1440)
+        pictures.take("page-job", above="Status")
 
     page.tab("state")
     page.wait(lambda: "hidden" in page.text, 60)

@@ -56,7 +56,7 @@ function checkpointPanel(c) {
       el("h2", {}, chain(v.name)),
       el("p", { class: "soft" }, `${v.acknowledged} acknowledged`),
       v.missing.length ? el("p", { class: "bad" }, `no answer from subtask ${v.missing.join(", ")}`) : null,
-      table([
+      v.subtasks.length > 0 && table([
         ["Subtask", (s) => s.subtask], ...OF_SUBTASKS.map(([title, name, text]) => [title, (s) => text(s[name]), "n"]), ["Note", (s) => (s.unaligned ? "unaligned" : "")],
       ], v.subtasks, { foot: Object.keys(v.spread).length ? ["minimum", "median", "maximum"].map((of) => [of, ...OF_SUBTASKS.map(([, name, text]) => text(v.spread[name]?.[of])), ""]) : [] }))));
 }
