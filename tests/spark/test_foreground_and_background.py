@@ -116,16 +116,34 @@ def test_ctrl_c_in_an_action_of_spark_cancels_that_action(spark: Any, background
     wait_until(lambda: len(tracker.getActiveJobsIds()) == 1, 120)
 
 
-def test_a_job_that_waits_for_slots_says_who_has_them(make_env: MakeEnv, background: Any, caplog: Any) -> None:
-    env = make_env(4)
-    endless(env).add_sink(lambda n: None)
-    with caplog.at_level(logging.WARNING, "tidegate.jobmanager"):
-        waiting = env.execute_async("waiting")
-        wait_until(lambda: "waits for free slots" in caplog.text, 120)
-    assert "job 'waiting'" in caplog.text
-    assert "4 slots" in caplog.text
-    assert f"job 'background' ({background.get_job_id()}, 1 slot)" in caplog.text
-    waiting.cancel().result(timeout=30)
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH", pytest.param("MICRO_BATCH", marks=needs_micro_batch)])
+def test_a_job_that_waits_for_slots_says_who_has_them(make_env: MakeEnv, caplog: Any, mode: str) -> None:
+    """And one that waits with it is not among them."""
+    holder = make_env(4)
+    endless(holder).add_sink(lambda n: None)
+    clients = [holder.execute_async("holder")]
+    try:
+        wait_until(lambda: clients[0].get_job_status().result() is JobStatus.RUNNING, 60)
+        with caplog.at_level(logging.WARNING, "tidegate.jobmanager"):
+            names = ("waiting", "waits too")[: 1 if mode == "MICRO_BATCH" else 2]  # which takes its time
+            for name in names:
+                env = make_env(4, {"execution.runtime-mode": mode})
+                endless(env, count=100).add_sink(lambda n: None)
+                clients.append(env.execute_async(name))
+            wait_until(lambda: caplog.text.count("waits for free slots") >= len(names), 120)
+        told = {r.getMessage() for r in caplog.records if "waits for free slots" in r.getMessage()}
+        slots = "4 slots" if mode == "STREAMING" else mode
+        assert told == {
+            f"job '{name}' ({client.get_job_id()}, {slots}) waits for free slots of Spark; these run in the same "
+            f"session: job 'holder' ({clients[0].get_job_id()}, 4 slots)"
+            for name, client in zip(names, clients[1:], strict=True)
+        }
+        clients[0].cancel().result(timeout=60)
+        for client in clients[1:]:
+            client.get_job_execution_result().result(timeout=120)
+    finally:
+        for client in clients:
+            client.cancel().result(timeout=60)
 
 
 def test_results_that_are_dropped_free_the_slots(make_env: MakeEnv) -> None:

@@ -26,6 +26,7 @@ from tidegate.jobmanager.failure_history import FailureHistory
 from tidegate.jobmanager.job import told as told_verdict
 from tidegate.jobmanager.job_publisher import JobPublisher, StatusHistory
 from tidegate.jobmanager.job_settings import max_repeated_failures
+from tidegate.jobmanager.job_view import StageView
 from tidegate.jobmanager.recovery_policy import RepeatedFailures
 from tidegate.jobmanager.restart_strategies import (
     FixedDelay,
@@ -48,6 +49,7 @@ from tidegate.spark.batch.report import JobReport
 from tidegate.spark.batch.worker import RUN_PROPERTY, failure_in
 from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.exit_codes import ended_badly
+from tidegate.spark.slot_wait import SlotWait, SparkJobs
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
 from tidegate.spark.spark_page import description
 from tidegate.spark.worker_logs import WorkerLogs
@@ -123,6 +125,7 @@ class BatchJob:
         self._cancelled = threading.Event()
         self._committing = False
         self._over = False  # nothing is left to do but to tell the client
+        self._slot_wait = SlotWait(self, SparkJobs(self._sc, lambda: self.spark_groups), self._clock.now_ms())
         self._thread = threading.Thread(target=self._run, name=f"tidegate-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
         self._recoveries = RecoveryWatch()
@@ -205,7 +208,7 @@ class BatchJob:
             self._sc.setLocalProperty(RUN_PROPERTY, str(self._run_number))
             began = time.time()
             try:
-                with StageWatch(self._sc, self._group, lambda stages: self._publisher.update(stages=stages)):
+                with StageWatch(self._sc, self._group, self._on_stages):
                     return compiled.report.collect(), ""
             except Exception as error:
                 if self._cancelled.is_set():
@@ -229,6 +232,12 @@ class BatchJob:
             self._run_number += 1
             self._changed(JobStatus.RUNNING)
         return None, ""
+
+    def _on_stages(self, stages: tuple[StageView, ...]) -> None:
+        """On a thread of the watch's, twice a second."""
+        self._publisher.update(stages=stages)
+        waits = any(stage.completed < stage.tasks for stage in stages) and not any(stage.active for stage in stages)
+        self._slot_wait.look(not waits, self._clock.now_ms())
 
     def _told_by_spark(self, error: Exception, began: float) -> str:
         """Of a run that began then, with its workers of this machine that have ended since, and how."""

@@ -63,6 +63,7 @@ from tidegate.spark.micro_batch.results import HeldResults
 from tidegate.spark.micro_batch.savepoints import SavepointRequests, complete_savepoint
 from tidegate.spark.micro_batch.stopping import STOP_S, StoppedQueries
 from tidegate.spark.micro_batch.ticks import Control
+from tidegate.spark.slot_wait import SlotWait, SparkJobs
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
 from tidegate.spark.spark_page import PATIENCE_S
 from tidegate.spark.worker_logs import WorkerLogs
@@ -136,6 +137,8 @@ class MicroBatchJob:
         self._committed_run: tuple[int, int | None] = (-1, None)
         self._broken = False  # the location is not what it was: nobody knows what counts there
         self._over = False
+        jobs = SparkJobs(session.sparkContext, lambda: self.spark_groups)
+        self._slot_wait = SlotWait(self, jobs, self._clock.now_ms())
         self._thread = threading.Thread(target=self._run, name=f"tidegate-micro-batch-{self._job_id}", daemon=True)
         self._statuses = StatusHistory()
         self._recoveries = RecoveryWatch()  # an attempt runs, as it sees it, when its first batch is done
@@ -351,6 +354,7 @@ class MicroBatchJob:
                     return True
                 self._search.look(self._clock.now_ms())
                 self._savepoints.watch()
+                self._slot_wait.look(not self._batch_runs, self._clock.now_ms())
                 self._allow_next()
                 soon = self._reported is not None or (self._allow_at_ms and self._results.room)
                 self._wake.wait(_LOOK_S if soon else _WATCH_S)
@@ -367,6 +371,11 @@ class MicroBatchJob:
         page = self._port.address(PATIENCE_S) if self._session.sparkContext.uiWebUrl else ""
         return f"{self._graph.name} · {page}" if page else self._graph.name
 
+    @property
+    def _batch_runs(self) -> bool:
+        """Whether Spark has a batch to run: it has been allowed, and nothing is heard of it yet."""
+        return self._reported is None and not self._allow_at_ms
+
     def _committed_report(self) -> BatchReport | None:
         """Of a batch that Spark has committed."""
         report = self._reported
@@ -374,8 +383,7 @@ class MicroBatchJob:
 
     def _check_reported(self) -> None:
         """Whoever commits the batch that is awaited has reported it before. This query will never run it now."""
-        waits = not self._allow_at_ms and self._location.spark_committed(self._allowed)
-        if waits and self._reported is None:
+        if self._batch_runs and self._location.spark_committed(self._allowed):
             raise RuntimeError(
                 f"batch {self._allowed} is committed in {self._location.path}, and not by the query that was to run "
                 "it: one that was thought dead has gone on. The job goes on after that batch"

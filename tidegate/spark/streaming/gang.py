@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from tidegate.common.ids import AttemptNumber
+from tidegate.spark.slot_wait import SparkJobs
 from tidegate.spark.spark_errors import summarize, why_spark_is_gone
 from tidegate.spark.spark_page import description
 from tidegate.spark.streaming.worker import SlotLaunch, run_partition
@@ -42,6 +43,7 @@ class SparkGang:
         """`address`: of the job's page, see `spark_page.description`."""
         self._sc = session.sparkContext
         self.group = f"tidegate-{job_id}-{attempt}"
+        self._jobs = SparkJobs(self._sc, lambda: (self.group,))
         self._describe = partial(description, self._sc, f"{job_name} (attempt {attempt})", job_id, address)
 
     def submit(
@@ -68,16 +70,14 @@ class SparkGang:
         threading.Thread(target=run, name=f"{self.group}-spark", daemon=True).start()
 
     def has_started(self) -> bool:
-        """Whether Spark has given it its slots. Raises when Spark is gone."""
-        tracker = self._sc.statusTracker()
-        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self.group)]
-        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-        return any(stage is not None and stage.numActiveTasks for stage in stages)
+        """Whether Spark has given it its slots; its workers may be on their way still. See `slot_wait.Asked`."""
+        return self._jobs.at_work((self.group,))
 
     def other_spark_jobs(self) -> int:
-        """How many Spark jobs run beside it. Raises when Spark is gone."""
-        tracker = self._sc.statusTracker()
-        return len(set(tracker.getActiveJobsIds()) - set(tracker.getJobIdsForGroup(self.group)))
+        return self._jobs.other_spark_jobs()
+
+    def at_work(self, groups: Collection[str]) -> bool:
+        return self._jobs.at_work(groups)
 
     def cancel(self) -> None:
         """Let Spark kill what is left. Takes Spark about two seconds per worker that does not react."""

@@ -57,12 +57,12 @@ from tidegate.protocol.instructions import (
 )
 from tidegate.protocol.messages import Deploy, MasterHeartbeat
 from tidegate.spark.code_bundle import CodeBundle
+from tidegate.spark.slot_wait import SlotWait
 from tidegate.spark.streaming.gang import SparkGang
 from tidegate.spark.streaming.job_client import SparkJobClient
 from tidegate.spark.streaming.lost_workers import name_lost
 from tidegate.spark.streaming.printing import PRINTED, DriverPrinter
 from tidegate.spark.streaming.savepoint_requests import SavepointRequests
-from tidegate.spark.streaming.slot_wait import SlotWait
 from tidegate.spark.streaming.waker import Waker
 from tidegate.spark.streaming.worker import SlotLaunch
 from tidegate.spark.worker_logs import WorkerLogs
@@ -319,7 +319,7 @@ class JobManager(InstructionCarrier):
             self._published.publish_if_due(now)
             self._storage_work.watch()
             if self._slot_wait is not None:
-                self._slot_wait.look(len(self._master.members), now)
+                self._slot_wait.look(bool(self._master.members), now)
 
     def _receive(self) -> None:
         for _ in range(1000):
