@@ -70,14 +70,15 @@ soak-ha: setup  ## kill supervised drivers on every kind of store, and try `tide
 
 soak-connectors: setup  ## kill workers, broker and database under running jobs, many times
 	$(PY) -m tests.connectors.soak
-	TIDEGATE_SOAK=1 $(PY) -m pytest -q -m soak tests/connectors
+	TIDEGATE_SOAK=1 $(PY) -m pytest -q -rsfE -m soak tests/connectors tests/unit/connectors
 
 soak-spark: setup  ## the long tests on Spark that no other soak has: networks cut both ways, a session that is gone, looks at jobs, pages, MICRO_BATCH
 	TIDEGATE_SOAK=1 $(PY) -m pytest -q -rsfE -m soak tests/spark/test_partitions.py tests/spark/test_spark_is_gone.py \
-		tests/spark/test_looks_at_jobs.py tests/spark/test_page.py tests/spark/dataframes tests/spark/micro_batch
+		tests/spark/test_looks_at_jobs.py tests/spark/test_page.py tests/spark/dataframes tests/spark/micro_batch tests/spark/test_logging.py
 
 soak-micro-batch: setup  ## kill workers, executors, the JVM and drivers of jobs in MICRO_BATCH mode, 50 times
 	$(PY) -m tests.spark.micro_batch.soak
+	TIDEGATE_SOAK=1 $(PY) -m pytest -q -rsfE -m soak tests/unit/micro_batch
 
 fuzz: setup  ## feed every decoder and reader with damaged bytes, for a long time (FUZZ=examples per test)
 	TIDEGATE_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/fuzz tests/unit/windows/test_against_the_model.py \
