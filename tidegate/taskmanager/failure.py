@@ -41,7 +41,42 @@ _OF_THE_WORLD = re.compile(
 # What a path that the program names is, or is not: the same at the next try. For a file that appears later the restart
 # strategy can be told to go on.
 _WRONG_PATHS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-_WRONG_REQUESTS = frozenset((errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.EBADF))
+# What the program asks for in vain each time: a name that is too long, a rename to another disk, a file of no program.
+_WRONG_REQUESTS = frozenset(
+    (
+        errno.EINVAL,
+        errno.EBADF,
+        errno.E2BIG,
+        errno.ENOEXEC,
+        errno.EXDEV,
+        errno.ENOTTY,
+        errno.ESPIPE,
+        errno.ENAMETOOLONG,
+        errno.ENOTEMPTY,
+        errno.ELOOP,
+        errno.ENOSYS,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+        errno.ENOTSOCK,
+        errno.EMSGSIZE,
+        errno.EDESTADDRREQ,
+        errno.EAFNOSUPPORT,
+        errno.EPROTONOSUPPORT,
+    )
+)
+# OSErrors without a number are raised by libraries, and most often for what a file holds (h5py, pyarrow, gzip, Pillow):
+# the same at the next try. Those of a library's own class tell so by its name, plain ones unless their text speaks of
+# somebody else, and none of a library that talks to others.
+_OF_CONTENT = re.compile(
+    "BadGzip|Unidentified|Format|Decod|Corrupt|Invalid|Malformed|Unsupported|SameFile|SpecialFile|ReadError"
+)
+_OF_OTHERS = re.compile(
+    "time.?out|timed|connect|network|host|server|service|socket|dns|resolv|http|curl|ssl|tls|status|aws|azure|gcs|hdfs|"
+    "unavailable|unreachable|away|temporar|throttl|slow.?down|too many|busy|try again|retr|reset|refused|closed|"
+    "broken|lost|interrupt|locked|quota|space|memory|errno|input/output",
+    re.IGNORECASE,
+)
+_TALKS = re.compile(r"(requests|urllib3?|httpx?|aiohttp|ssl|socket|smtplib|ftplib|poplib|imaplib|docker)(\.|$)")
 _BUGS = (
     ArithmeticError,
     AssertionError,
@@ -106,11 +141,25 @@ def may_pass(error: BaseException) -> bool:
         if isinstance(part, OSError):
             if isinstance(error, TidegateError):
                 return True  # of the storage that a connector of ours writes to or reads from: it may be mounted again
-            return not isinstance(part, _WRONG_PATHS) and part.errno not in _WRONG_REQUESTS
-        if isinstance(part, MemoryError) or any(_OF_THE_WORLD.search(c.__name__) for c in type(part).__mro__):
+            if part.errno is not None or isinstance(part, _WRONG_PATHS) or not _comes_again(part):
+                return not isinstance(part, _WRONG_PATHS) and part.errno not in _WRONG_REQUESTS
+        elif isinstance(part, MemoryError) or any(_OF_THE_WORLD.search(c.__name__) for c in type(part).__mro__):
             return True
         part = part.__cause__ or (None if isinstance(part, _BUGS) or part.__suppress_context__ else part.__context__)
     return False
+
+
+def _comes_again(error: OSError) -> bool:
+    """Of one without a number: whether it tells of what a file holds, or of a wrong request."""
+    classes = type(error).__mro__
+    if any(_OF_THE_WORLD.search(c.__name__) for c in classes):
+        return False
+    if isinstance(error, _BUGS):  # io.UnsupportedOperation; an URL without a scheme
+        return True
+    if any(_TALKS.match(c.__module__) for c in classes):
+        return False
+    known = classes[0] is OSError or any(_OF_CONTENT.search(c.__name__) for c in classes)
+    return known and not _OF_OTHERS.search(str(error))
 
 
 def _identity(summary: str) -> str:

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import http.client
+import io
+import shutil
+import smtplib
+import socket
+import ssl
+import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +28,14 @@ from tidegate.testing import InProcessJob
 
 class ServiceTimeout(Exception):
     """As client libraries have them, without a common base class."""
+
+
+class SomeLibrarysError(OSError):
+    """As client libraries have them, too."""
+
+
+class UnidentifiedImage(OSError):
+    """As Pillow has it."""
 
 
 def parse(n: int) -> int:
@@ -117,7 +133,26 @@ def test_a_job_without_spark_says_what_it_can_go_on_from(tmp_path: Path, keys: d
     [
         (ValueError("x"), False),
         (KeyError("x"), False),
-        (OSError("x"), True),
+        (OSError("x"), False),
+        (OSError("the header of block 7 is damaged"), False),
+        (gzip.BadGzipFile("Not a gzipped file (b'ab')"), False),
+        (shutil.SameFileError("a and b are the same file"), False),
+        (io.UnsupportedOperation("not readable"), False),
+        (FileNotFoundError(), False),
+        (OSError(errno.EXDEV, "Invalid cross-device link"), False),
+        (OSError(errno.ENOEXEC, "Exec format error"), False),
+        (UnidentifiedImage("cannot identify image file"), False),
+        (SomeLibrarysError("failed"), True),  # nobody knows of what
+        (OSError("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 6"), True),
+        (OSError("the service answered 503"), True),
+        (OSError("connection to broker lost"), True),
+        (OSError(errno.EIO, "Input/output error"), True),
+        (urllib.error.URLError("unknown url type: x"), True),
+        (urllib.error.URLError(ConnectionRefusedError()), True),
+        (smtplib.SMTPServerDisconnected("x"), True),
+        (ssl.SSLError("x"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), True),
+        (http.client.RemoteDisconnected("x"), True),
         (TimeoutError("x"), True),
         (ServiceTimeout("x"), True),
         (MemoryError(), True),
@@ -135,6 +170,23 @@ def test_what_may_pass(error: BaseException, passes: bool) -> None:
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = error
     assert may_pass(wrapped) is passes
+
+
+def test_what_a_library_makes_of_a_lost_connection_may_pass() -> None:
+    error = OSError("cannot read the file")
+    error.__cause__ = ConnectionResetError("x")
+    assert may_pass(error)
+
+
+def test_a_file_that_cannot_be_read_ends_the_job_when_it_was_tried_three_times() -> None:
+    def unpack(n: int) -> bytes:
+        return gzip.decompress(b"no gzip" if n == 5 else gzip.compress(b"x"))
+
+    with job(unpack) as running:
+        assert running.run_to_end() is JobStatus.FAILED
+        assert running.ended is not None
+        assert running.ended.failed_attempts == 3
+        assert "BadGzipFile" in running.failure
 
 
 def met_while_handling(first: Exception, second: Exception) -> Exception:
