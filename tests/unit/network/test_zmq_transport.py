@@ -89,6 +89,29 @@ def test_large_payloads_and_buffers_arrive_as_they_were_when_they_were_sent(pair
     assert (second.payload, second.buffers) == (b"small", [])
 
 
+def test_a_large_value_holds_up_neither_its_sender_nor_other_records(keys):
+    """Of 40 MB each, to a worker that reads nothing meanwhile: sending returns, records to and from a third pass
+    between, and each large one arrives as it was."""
+    peers = [Peer(keys), Peer(keys), Peer(keys)]
+    for i, peer in enumerate(peers):
+        peer.transport.connect([p.transport.address for p in peers], i)
+    sender, busy, other = peers
+    try:
+        large = [bytearray([i]) * (40 << 20) for i in range(3)]
+        for i, value in enumerate(large):
+            sender.transport.send(1, frame(b"large")._replace(buffers=(value,)))
+            for record in range(100):
+                sender.transport.send(2, frame(f"{i} {record}".encode()))
+            assert [f.payload for f in receive(other, 100, 60.0)] == [f"{i} {n}".encode() for n in range(100)]
+            other.transport.send(0, frame(b"back", sender=2))
+            assert [f.payload for f in receive(sender, 1, 60.0)] == [b"back"]
+        arrived = receive(busy, 3, 60.0)  # only now
+        assert [bytes(f.buffers[0]) == bytes(value) for f, value in zip(arrived, large, strict=True)] == [True] * 3
+    finally:
+        for peer in peers:
+            peer.close()
+
+
 def test_a_gap_in_the_numbers_is_an_error(pair):
     pair[0].transport._sent[1] = 5  # as if five frames had been lost
     pair[0].transport.send(1, frame(b"late"))
