@@ -28,13 +28,14 @@ from queue import Empty
 import psutil
 from jupyter_client.manager import start_new_kernel
 
-cells = json.load(sys.stdin)
+cells, lines = json.load(sys.stdin), {}
 manager, client = start_new_kernel(kernel_name="python3")
 kernel = psutil.Process(manager.provisioner.pid)
 
 def run(code, interrupt_after=None, seconds=180):
-    "What the cell shows: standard output, and the name of its error."
+    "What the cell shows: standard output, and the name of its error. `lines`: what its own outputs said, one by one."
     number, shown, error, begun = client.execute(code), "", None, time.monotonic()
+    lines.clear()
     while True:
         try:
             message = client.get_iopub_msg(timeout=0.2)
@@ -51,6 +52,8 @@ def run(code, interrupt_after=None, seconds=180):
         kind, content = message["msg_type"], message["content"]
         if kind == "stream" and content["name"] == "stdout":
             shown += content["text"]
+        elif kind in ("display_data", "update_display_data"):
+            lines.setdefault(content["transient"]["display_id"], []).append(content["data"]["text/plain"])
         elif kind == "execute_result":
             shown += content["data"]["text/plain"]
         elif kind == "error":
@@ -67,10 +70,28 @@ shout, background, looking = cells
 run("from pyspark.sql import SparkSession\\nspark = SparkSession.builder.master('local[6]').getOrCreate()")
 shown, error = run(shout)
 check("print() shows in the cell", error is None and all(w in shown for w in ("TO", "BE", "OR", "NOT")), (shown, error))
+ends = [texts[-1] for texts in lines.values()]
+check("so does the progress, as one output", len(ends) == 1 and ends[0].startswith("Shout is FINISHED: "), lines)
 
 shown, error = run("env.from_collection([1, 0]).map(lambda n: 1 // n).print()\\nenv.execute()")
 check("an exception of a function is the cell's error", "ZeroDivisionError" in str(error), (shown, error))
 
+paced = (
+    "from tidegate.common import Configuration, WatermarkStrategy\\n"
+    "from tidegate.datastream.connectors import DataGeneratorSource\\n"
+    "env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)\\n"
+    "source = DataGeneratorSource(lambda i: i, 2000, records_per_second=400)\\n"
+    "env.from_source(source, WatermarkStrategy.no_watermarks(), 'N').add_sink(lambda n: None)\\n"
+    "env.execute('Paced')"
+)
+shown, error = run(paced)
+(texts,) = lines.values()
+drawn = [text for text in texts if text.startswith("[")]
+check("it moves on in its place, twice a second", error is None and len(drawn) > 2 and "100%" not in drawn[0]
+      and len(texts) < 100 and texts[-1].startswith("Paced is FINISHED: 2,000 records"), texts)
+run("env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict("
+    "{'tidegate.progress.enabled': 'false'}))\\nenv.from_collection([1]).print()\\nenv.execute()")
+check("it can be turned off", not lines, lines)
 shown, error = run(background)
 check("a job in the background leaves its cell", error is None, (shown, error))
 shown, error = run("import time\\nfor _ in range(200):\\n    status = job.get_job_status().result().name\\n"

@@ -424,8 +424,9 @@ STOP_ON_REPEATED_FAILURE = ConfigOption(
     3,
     "The job fails when the same exception of a function, on the same record, has come so often without a checkpoint "
     "completed in between: another restart would only end in it again. Exceptions that tell of something outside the "
-    "program (timeouts, lost connections, other OSErrors but those of paths that are wrong, such as FileNotFoundError) "
-    "do not count. 0: go on as the restart strategy says, which is also the default when restart-strategy.type is set.",
+    "program (timeouts, lost connections, other OSErrors but those of wrong paths, refused requests and unreadable "
+    "content, such as FileNotFoundError and gzip.BadGzipFile) do not count. 0: go on as the restart strategy says, "
+    "which is also the default when restart-strategy.type is set.",
     minimum=0,
 )
 RESTART_STRATEGY = ConfigOption(
@@ -696,7 +697,8 @@ PROGRESS = ConfigOption(
     "tidegate.progress.enabled",
     _BOOLEAN,
     True,
-    "`execute()` of a bounded job shows a line of progress on the standard error, when that is a terminal.",
+    "`execute()` of a bounded job shows a line of progress on the standard error, when that is a terminal, and in the "
+    "cell of a notebook.",
 )
 LOG_LEVEL = ConfigOption(
     "tidegate.logging.level",

@@ -40,6 +40,8 @@ class TerminalLine:
         except (AttributeError, OSError, ValueError):
             return shutil.get_terminal_size().columns
 
+    def begin(self) -> None: ...
+
     def show(self, text: str) -> None:
         with self._lock:
             self._write(f"{TAKEN_AWAY}{text}")

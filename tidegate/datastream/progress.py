@@ -1,4 +1,4 @@
-"""How far a bounded job is, as one line on the terminal of the program that runs it."""
+"""How far a bounded job is, as one line on the terminal of the program that runs it, or in the cell of a notebook."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tidegate.common.metric_values import (
     GaugeValue,
     MeterValue,
 )
+from tidegate.common.notebook_cell import CellLine, notebook_cell
 from tidegate.common.terminal_line import LINE, TerminalLine
 from tidegate.jobmanager.job_view import JobView, StageView
 
@@ -30,16 +31,17 @@ _WINDOW_S = 30.0  # the pace of which the time that is left is taken
 def shown_progress(
     view: Callable[[], JobView], configuration: Configuration, line: TerminalLine = LINE
 ) -> contextlib.AbstractContextManager[object]:
-    """Around the wait for a job: the line, when the job is bounded, there is a terminal, and it is wanted."""
-    wanted = view().bounded and line.there and options.read(configuration, options.PROGRESS)
-    return ProgressLine(view, line) if wanted else contextlib.nullcontext()
+    """Around the wait for a job: the line, when the job is bounded, there is a terminal or a cell, and it is wanted."""
+    there = line if line.there else notebook_cell()
+    wanted = view().bounded and there is not None and options.read(configuration, options.PROGRESS)
+    return ProgressLine(view, there) if wanted and there is not None else contextlib.nullcontext()
 
 
 class ProgressLine:
     """A context manager around the wait for a job: draws the line twice a second, on a thread of its own, and says at
     the end what was done."""
 
-    def __init__(self, view: Callable[[], JobView], line: TerminalLine = LINE) -> None:
+    def __init__(self, view: Callable[[], JobView], line: TerminalLine | CellLine = LINE) -> None:
         self._view = view
         self._line = line
         self._pace = Pace()
@@ -47,6 +49,7 @@ class ProgressLine:
         self._thread = threading.Thread(target=self._run, name="tidegate-progress", daemon=True)
 
     def __enter__(self) -> ProgressLine:
+        self._line.begin()
         self._thread.start()
         return self
 

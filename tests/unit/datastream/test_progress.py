@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
+import threading
 import time
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -130,6 +133,67 @@ def test_it_is_shown_only_where_it_is_wanted() -> None:
         with shown_progress(lambda view=view: view, configuration, TerminalLine(stream)):  # type: ignore[misc]
             pass
         assert stream.getvalue() == ""
+
+
+class Notebook:
+    """IPython as a kernel has it. `outputs`: of the cell, by their ids; `writers`: the threads that have made one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kernel: Any = "kernel") -> None:
+        self.outputs: list[list[str]] = []
+        self.makers: list[int] = []
+        ipython: Any = ModuleType("IPython")
+        ipython.get_ipython = lambda: SimpleNamespace(kernel=kernel) if kernel else SimpleNamespace()
+        ipython.display = ModuleType("IPython.display")
+        ipython.display.display = self.display
+        for name, module in {"IPython": ipython, "IPython.display": ipython.display, "ipykernel": ipython}.items():
+            monkeypatch.setitem(sys.modules, name, module)
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        assert (raw, display_id) == (True, True)
+        texts = [data["text/plain"]]
+        self.outputs.append(texts)
+        self.makers.append(threading.get_ident())
+        return SimpleNamespace(update=lambda data, raw: texts.append(data["text/plain"]))
+
+
+def test_in_a_notebook_it_is_one_output_of_the_cell_that_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, stream = Notebook(monkeypatch), io.StringIO()
+    view = msgspec.structs.replace(view_after(3_500, rated(1_000)), name="my job")
+    ended = msgspec.structs.replace(view, status_name="FINISHED", ended_ms=view.started_ms + 61_000)
+    shown = [view]
+    with shown_progress(lambda: shown[0], Configuration(), TerminalLine(stream)):
+        end = time.monotonic() + 60
+        while len(notebook.outputs[0]) < 3 and time.monotonic() < end:
+            time.sleep(0.02)
+        shown[0] = ended
+    (texts,) = notebook.outputs
+    assert notebook.makers == [threading.get_ident()]
+    assert texts[0] == ""
+    assert texts[1].startswith("[===")
+    assert texts[-1] == f"my job is FINISHED: {records_in(view):,} records in 1 min 1 s"
+    assert stream.getvalue() == ""
+
+
+def test_in_a_notebook_nothing_stays_of_it_when_the_job_fails_and_it_can_be_turned_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook, view = Notebook(monkeypatch), view_after(10, rated(10))
+    line = TerminalLine(io.StringIO())
+    with pytest.raises(ValueError, match="it failed"), shown_progress(lambda: view, Configuration(), line):
+        raise ValueError("it failed")
+    assert [texts[-1] for texts in notebook.outputs] == [""]
+    with shown_progress(lambda: view, Configuration.from_dict({"tidegate.progress.enabled": "false"}), line):
+        pass
+    assert len(notebook.outputs) == 1
+
+
+def test_ipython_on_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, terminal = Notebook(monkeypatch, kernel=None), Terminal()
+    for stream in (io.StringIO(), terminal):
+        with shown_progress(lambda: view_after(10, rated(10)), Configuration(), TerminalLine(stream)):
+            pass
+    assert notebook.outputs == []
+    assert terminal.getvalue()
 
 
 def test_nothing_stays_of_it_when_the_job_fails() -> None:
