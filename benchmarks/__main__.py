@@ -11,6 +11,7 @@ ALL = (
     "throughput",
     "in_slot",
     "time_cut",
+    "copies",
     "large_records",
     "latency",
     "memory",

@@ -9,7 +9,7 @@ import pkgutil
 import pytest
 
 import benchmarks
-from benchmarks import control_plane
+from benchmarks import control_plane, copies
 
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
 
@@ -25,6 +25,13 @@ def test_every_benchmark_of_the_command_has_a_module() -> None:
     for name in commands:
         run = importlib.import_module(f"benchmarks.{name}").run
         assert list(inspect.signature(run).parameters) == ["quick"], name
+
+
+@pytest.mark.parametrize("name", copies.JOBS)
+def test_what_copies_cost_is_measured(name: str) -> None:
+    ratio, each_ns = copies.measure(copies.JOBS[name], 2000, 1)
+    assert ratio > 0.0
+    assert each_ns != 0.0
 
 
 def test_what_the_job_manager_costs_is_measured() -> None:

@@ -118,6 +118,8 @@ class OwnResults:
         if unshared and _is_alone(result, _DEPTH):
             return result
         self._shared = self._deep = True
+        if type(result) is dict and _PLAIN.issuperset(map(type, result.values())):  # the commonest case first
+            return result.copy()
         if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
             return result[0], copied_values([result[1]])[0]
         return copied_values([result])[0]
