@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.chaos.instrument import ChaosInstrument
 from tidegate.chaos.recording import ProbeSink, RecordingSink
 from tidegate.chaos.segment import OperatorSeen, Segment
-from tidegate.chaos.sources import LimitedSource
+from tidegate.chaos.sources import QUIET_S, LimitedSource
 from tidegate.common import options
 from tidegate.common.configuration import Configuration
 from tidegate.common.errors import TidegateError
@@ -60,6 +60,7 @@ def rewrite(submission: Submission, segment: Segment) -> Rewritten:
     configuration = _settings(submission.configuration, segment, notes)
     exactly_once = options.read(configuration, options.CHECKPOINT_MODE) == "EXACTLY_ONCE"
     operators = _operators(graph, segment, exactly_once)
+    notes += _short_sources(graph, segment)
     scalable = max((v.parallelism for v in graph.vertices), default=1)
     vertices = tuple(_vertex(vertex, segment, scalable, exactly_once) for vertex in graph.vertices)
     graph = dataclasses.replace(graph, vertices=vertices)
@@ -95,6 +96,23 @@ def _check(graph: JobGraph, segment: Segment) -> None:
                 f"the sink '{node.name}' cannot be replaced by a recorder: it is what cache() stores, and the program "
                 "reads it again. Leave cache() out, or use --keep-sinks"
             )
+
+
+def _short_sources(graph: JobGraph, segment: Segment) -> list[str]:
+    """What the first run has said of sources that had fewer records than were asked for."""
+    found = []
+    for node in (vertex.operators[0] for vertex in graph.vertices):
+        limits = segment.limits.get(node.operator_id)
+        if segment.records is None or limits is None or sum(limits.values()) >= segment.records:
+            continue
+        share = segment.records // max(1, len(limits))
+        short = sorted(split for split, count in limits.items() if count < share)
+        named = ", ".join(map(repr, short[:5])) + (", …" if len(short) > 5 else "")
+        found.append(
+            f"'{node.name}' was read for {sum(limits.values())} records, not {segment.records}: each of its "
+            f"{len(limits)} splits has an equal share, and {named} had no more (nothing came for {QUIET_S:.0f} s)"
+        )
+    return found
 
 
 def _settings(given: Configuration, segment: Segment, notes: list[str]) -> Configuration:

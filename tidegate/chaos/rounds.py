@@ -74,7 +74,7 @@ class Rounds:
         self._wishes = wishes
         self._folder = folder
         self._rates: dict[str, float] = {}
-        self._limits: dict[str, dict[str, int]] = {}
+        self._limits: dict[str, dict[str, int]] = {}  # of the first run, for all others
         self._records = wishes.records
         self._duration_s = wishes.duration_s
         self._longest_s = 0.0  # of the undisturbed runs
@@ -90,9 +90,8 @@ class Rounds:
         first = self._undisturbed(_FIRST)
         if not first.ended:
             return first
-        if self._duration_s is not None:
-            self._limits = measured_limits(first.folder)
-            self._duration_s = None
+        self._limits = measured_limits(first.folder)
+        self._duration_s = None
         self._rates = self._rates_of(first)
         return first
 

@@ -52,7 +52,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     keep_sinks: bool = False
     looked_at: bool = False  # somebody looks at what the sinks have written that are kept
     order_by: str = "auto"  # the field whose records have an order; "none": nothing has
-    records: int | None = None  # of each unbounded source
+    records: int | None = None  # at most, of each unbounded source, when `limits` are not known yet
     duration_s: float | None = None  # of each unbounded source, when `limits` are not known yet
     limits: dict[str, dict[str, int]] = {}  # operator id -> split id -> records
     rates: dict[str, float] = {}  # operator id -> records a second of each subtask of a source

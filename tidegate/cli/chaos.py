@@ -38,7 +38,7 @@ def add_command(commands: Any, command: Callable[..., argparse.ArgumentParser]) 
     parser.add_argument("--seed", type=int, help="otherwise a new one, which is printed")
     parser.add_argument("--round", type=int, metavar="N", help="only this round, again")
     parser.add_argument("--stretch", type=float, default=8.0, metavar="SECONDS", help="slow sources down to this long")
-    parser.add_argument("--records", type=int, help="of each unbounded source")
+    parser.add_argument("--records", type=int, help="of each unbounded source, an equal share of each of its splits")
     parser.add_argument("--duration", type=float, metavar="SECONDS", help="of each unbounded source, in the first run")
     parser.add_argument(
         "--order-by", default="auto", metavar="FIELD", help="whose records have an order; none: nothing"
