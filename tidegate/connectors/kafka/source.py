@@ -290,11 +290,14 @@ class KafkaSourceBuilder:
         self._schema = checked_deserializer("set_value_only_deserializer", deserialization_schema)
         return self
 
-    def set_deserializer(self, record_deserializer: KafkaRecordDeserializationSchema) -> KafkaSourceBuilder:
+    def set_deserializer(
+        self, kafka_record_deserialization_schema: KafkaRecordDeserializationSchema
+    ) -> KafkaSourceBuilder:
         """A schema that sees key, headers, topic, partition, offset and timestamp too."""
-        if not isinstance(record_deserializer, KafkaRecordDeserializationSchema):
-            raise TypeError(f"set_deserializer: takes a KafkaRecordDeserializationSchema, got {record_deserializer!r}")
-        self._schema = record_deserializer
+        given = kafka_record_deserialization_schema
+        if not isinstance(given, KafkaRecordDeserializationSchema):
+            raise TypeError(f"set_deserializer: takes a KafkaRecordDeserializationSchema, got {given!r}")
+        self._schema = given
         return self
 
     def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
