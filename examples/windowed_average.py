@@ -14,6 +14,7 @@ from tidegate.common import Duration, Time, WatermarkStrategy
 from tidegate.common.watermark_strategy import WatermarkGenerator, WatermarkOutput
 from tidegate.datastream import (
     AggregateFunction,
+    DataStream,
     OutputTag,
     ProcessWindowFunction,
     StreamExecutionEnvironment,
@@ -79,9 +80,7 @@ def readings() -> list[Reading]:
     return [*all_readings, Reading("garden", 3000, 99.9)]
 
 
-def main() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(2)
+def build(env: StreamExecutionEnvironment) -> DataStream[str]:
     strategy = WatermarkStrategy.for_generator(BehindTheNewest).with_timestamp_assigner(lambda reading, _: reading.time)
     averages = (
         env.from_collection(readings())
@@ -93,7 +92,13 @@ def main() -> None:
         .uid("averages")
     )
     too_late = averages.get_side_output(LATE).map(lambda reading: f"too late: {reading}")
-    for line in sorted(averages.union(too_late).execute_and_collect("Windowed average")):
+    return averages.union(too_late)
+
+
+def main() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(2)
+    for line in sorted(build(env).execute_and_collect("Windowed average")):
         print(line)
 
 

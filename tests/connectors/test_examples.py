@@ -13,6 +13,8 @@ from tests.connectors.database import Database
 from tests.connectors.kafka_kit import builder
 from tests.connectors.on_processes import environment, run_job, start_job
 from tests.spark.recovery_kit import until, with_checkpoints
+from tidegate.datastream.connectors import CollectSink
+from tidegate.testing.in_process_job import InProcessJob
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("on_processes")]
 
@@ -64,3 +66,33 @@ def test_words_are_counted_through_jdbc(database: Database, name: str) -> None:
     run_job(env)
     expected = "be|2\nis|1\nnot|1\nor|1\nquestion|1\nthat|1\nthe|1\nto|2\n"
     assert database.psql(f'SELECT * FROM {name} ORDER BY word COLLATE "C"') == expected
+
+
+def test_averages_of_windows_and_what_was_too_late_for_them() -> None:
+    env = environment(2)
+    example("windowed_average").build(env).sink_to(CollectSink())
+    with InProcessJob(env) as job:
+        job.run_to_end()
+        lines = sorted(job.results)
+    assert len([line for line in lines if " degrees, " in line]) == 2 * 8  # of a minute, each 20 s, over 2 minutes
+    assert [line for line in lines if "too late" in line] == [
+        "too late: Reading(sensor='garden', time=3000, degrees=99.9)"
+    ]
+    (full,) = [line for line in lines if line.startswith("   0 s to   60 s  kitchen")]
+    assert full.endswith("degrees, 12 readings")
+
+
+def test_orders_are_in_a_delta_table_once(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    orders, table = example("orders_to_delta"), str(tmp_path / "table")
+    env = with_checkpoints(environment(2), tmp_path / "checkpoints", interval_ms=100)
+    orders.build(env, table)
+    run_job(env)
+    found = DeltaTable(table).to_pyarrow_table().to_pylist()
+    wanted: dict[tuple[str, Any], int] = {}
+    for customer, time, amount in map(orders.order, range(orders.ORDERS)):
+        place = customer, orders.day_of(time)
+        wanted[place] = wanted.get(place, 0) + amount
+    assert len(found) == len(wanted)
+    assert {(row["customer"], row["day"]): row["amount"] for row in found} == wanted

@@ -205,3 +205,15 @@ def test_bad_input(spark: Any, make_env: Env) -> None:
         JobExecutionError, match=r"column 'a' of type int32 cannot hold 'three' .*Row\(a='three', b='z'\)"
     ):
         mixed.to_spark("a int, b string")
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.STREAMING])
+def test_the_example_numbers_orders_in_both_modes(spark: Any, mode: RuntimeExecutionMode) -> None:
+    from examples.spark_dataframes import numbered
+
+    orders = spark.range(40).selectExpr("concat('customer ', id % 5) customer", "id amount")
+    rows = numbered(spark, orders, mode).collect()
+    assert sorted((row.customer, row.number) for row in rows) == [
+        (f"customer {c}", n) for c in range(5) for n in range(1, 9)
+    ]
+    assert sorted(row.amount for row in rows) == list(range(40))
