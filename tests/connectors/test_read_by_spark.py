@@ -8,19 +8,23 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.connectors.broker import Broker
-from tests.connectors.cache import cache_folder
+from tests.connectors.cache import UnavailableError, cache_folder
 from tests.connectors.kafka_driver import counting_job
 from tests.connectors.kafka_kit import builder, open_writer, write
 from tests.connectors.kills import SOAK, feed
 from tests.connectors.on_processes import environment, run_job
+from tests.environments import environment_of
 from tests.spark.recovery_kit import assert_exact, with_checkpoints
 
 pytestmark = [*SOAK, pytest.mark.usefixtures("on_processes")]
+
+_WITH_A_READER = "pyspark==4.0.0"  # a version whose Kafka reader was published, with all that it needs
 
 _PROGRAM = """
 import json, sys
@@ -38,11 +42,10 @@ print("FOUND " + json.dumps([row[0] for row in rows]))
 
 
 def read_by_spark(broker: Broker, topic: str, folder: Path) -> list[str]:
-    """By this Spark, or by one that `make test-matrix` has installed, when the reader of this one's version is not
-    where packages come from."""
+    """By this Spark, or by one in an environment of its own, when the reader of this one's version is not where
+    packages come from."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPARK_HOME")}
-    others = sorted(cache_folder("environments").glob("pyspark-4*/env/bin/python"), reverse=True)
-    for python in [sys.executable, *map(str, others)]:
+    for python in _pythons():
         command = [python, "-c", _PROGRAM, broker.bootstrap_servers, topic, str(cache_folder("spark-kafka"))]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=folder, env=environment)
         for line in ran.stdout.splitlines():
@@ -53,7 +56,17 @@ def read_by_spark(broker: Broker, topic: str, folder: Path) -> list[str]:
         said = ran.stdout[-1000:] + ran.stderr[-2000:]
         if "unresolved dependency" not in ran.stderr + ran.stdout:
             pytest.fail(said)
-    pytest.skip("Spark's Kafka reader could not be fetched for any Spark that is installed here")
+    pytest.skip(f"Spark's Kafka reader could not be fetched, neither for this Spark nor for {_WITH_A_READER}")
+
+
+def _pythons() -> Iterator[str]:
+    """That of the other environment is made when it is asked for: 400 MB, once."""
+    yield sys.executable
+    line = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    try:
+        yield str(environment_of(f"{_WITH_A_READER.replace('==', '-')}-python-{line}-alone", line, [_WITH_A_READER]))
+    except UnavailableError as error:
+        pytest.skip(str(error))
 
 
 def test_sparks_own_reader_sees_what_is_committed_once_and_nothing_else(
