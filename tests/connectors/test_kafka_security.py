@@ -3,6 +3,7 @@ source, sink with transactions (which uses a second client), and what is said to
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,11 @@ import pytest
 
 from tests.connectors.broker import Broker, running_broker
 from tests.connectors.cache import UnavailableError
-from tests.connectors.kafka_kit import barrier, builder, open_writer, write
+from tests.connectors.kafka_kit import barrier, builder, commit, open_writer, write
 from tests.connectors.test_kafka_source import Reading, of
 from tidegate.connectors.kafka import admin
 from tidegate.connectors.kafka.offsets import KafkaOffsetsInitializer
-from tidegate.connectors.kafka.settings import KafkaError
+from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaError
 
 SECRET = "s3cret-of-the-tests"
 
@@ -115,8 +116,15 @@ def sink_of(broker: Broker, topic: str, properties: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize("login", ["PLAIN", "SCRAM-SHA-512", "certificate"])
-def test_a_transaction_is_written_committed_and_read(secured: Any, name: str, login: str) -> None:
+def test_a_transaction_is_written_committed_and_read(
+    secured: Any,
+    name: str,
+    login: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     broker, properties = secured
+    caplog.set_level(logging.DEBUG)
     if login == "SCRAM-SHA-512":
         add_scram_user(broker, "scrambled")
         properties = properties | {"sasl.mechanism": login, "sasl.username": "scrambled"}
@@ -141,6 +149,9 @@ def test_a_transaction_is_written_committed_and_read(secured: Any, name: str, lo
     reading = Reading(source_of(broker, topic, properties))
     assert reading.until() == ["a", "b"]
     assert SECRET not in repr(sink) + repr(reading.source) + repr(committables)
+    # Also with all logs on: the second client would log what it sends, the password too (see TransactionClient).
+    captured = capfd.readouterr()
+    assert SECRET not in caplog.text + captured.out + captured.err
 
 
 def test_who_sees_a_topic_but_may_not_use_it_is_told_so_before_the_start(secured: Any, name: str) -> None:
@@ -160,7 +171,73 @@ def test_who_sees_a_topic_but_may_not_use_it_is_told_so_before_the_start(secured
     sink.job_refused()
 
 
-def allow(broker: Broker, kind: str, name: str, *operations: str) -> None:
+def test_what_is_written_exactly_once_has_to_be_readable_too(secured: Any, name: str) -> None:
+    """The place of a record of each transaction is asked for at the barrier: not then is it to be found out."""
+    broker, properties = secured
+    topic = broker.create_topic(name)
+    guest = properties | {"sasl.username": "guest"}
+    allow(broker, "TOPIC", topic, "DESCRIBE", "WRITE")
+    allow(broker, "TRANSACTIONAL_ID", topic, "DESCRIBE", "WRITE", prefixed=True)
+    allow(broker, "GROUP", f"{topic}-tidegate-owner", "READ")
+    with pytest.raises(KafkaError, match=f"sees topic '{topic}' but lacks the right to READ it"):
+        sink_of(broker, topic, guest).check_start(1)
+    writer = open_writer(sink_of(broker, topic, guest))  # as with topics that a selector chooses
+    write(writer, ["a"])
+    with pytest.raises(KafkaError, match=f"{topic}, partition 0: TopicAuth.*ACL of the topic: operation Read"):
+        barrier(writer)
+    writer.close()
+    allow(broker, "TOPIC", topic, "READ")
+    sink = sink_of(broker, topic, guest)
+    sink.check_start(1)
+    writer = open_writer(sink)
+    write(writer, ["b"])
+    commit(writer.committer, barrier(writer))
+    writer.close()
+    sink.job_refused()
+    assert broker.values(topic) == ["b"]
+
+
+def test_who_may_not_use_the_group_that_holds_a_prefix_is_told_so_before_the_start(secured: Any, name: str) -> None:
+    broker, properties = secured
+    topic = broker.create_topic(name)
+    guest = properties | {"sasl.username": "guest"}
+    allow(broker, "TOPIC", topic, "READ", "WRITE")
+    allow(broker, "TRANSACTIONAL_ID", topic, "DESCRIBE", "WRITE", prefixed=True)
+    wanted = f"may not use the consumer group '{topic}-tidegate-owner'.*operation Read .*resource type Group"
+    for right in ("", "DESCRIBE"):  # to see the members, but not to be one
+        if right:
+            allow(broker, "GROUP", f"{topic}-tidegate-owner", right)
+        sink = sink_of(broker, topic, guest)
+        with pytest.raises(KafkaError, match=wanted) as refusal:
+            sink.check_start(1)
+        assert not isinstance(refusal.value, BrokerUnavailableError)  # trying again would not help
+        assert SECRET not in str(refusal.value)
+        sink.job_refused()
+    allow(broker, "GROUP", f"{topic}-tidegate-owner", "READ")
+    sink = sink_of(broker, topic, guest)
+    sink.check_start(1)
+    sink.job_refused()
+
+
+def test_without_a_prefix_no_right_to_a_group_is_needed(secured: Any, name: str) -> None:
+    broker, properties = secured
+    topic = broker.create_topic(name)
+    guest = properties | {"sasl.username": "guest"}
+    allow(broker, "TOPIC", topic, "READ", "WRITE")
+    allow(broker, "TRANSACTIONAL_ID", "tidegate-", "DESCRIBE", "WRITE", prefixed=True)
+    build = builder(broker, topic).set_bootstrap_servers(secured_servers(broker))
+    for key, value in guest.items():
+        build.set_property(key, value)
+    sink = build.build()
+    sink.check_start(1)
+    writer = open_writer(sink)
+    write(writer, ["a"])
+    commit(writer.committer, barrier(writer))
+    writer.close()
+    assert broker.values(topic) == ["a"]
+
+
+def allow(broker: Broker, kind: str, name: str, *operations: str, prefixed: bool = False) -> None:
     """The guest may do these; returns when the broker knows."""
     from confluent_kafka.admin import (
         AclBinding,
@@ -172,9 +249,10 @@ def allow(broker: Broker, kind: str, name: str, *operations: str) -> None:
     )
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    literal, permission = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    permission = AclPermissionType.ALLOW
     rules = [
-        AclBinding(ResourceType[kind], name, literal, "User:guest", "*", AclOperation[operation], permission)
+        AclBinding(ResourceType[kind], name, pattern, "User:guest", "*", AclOperation[operation], permission)
         for operation in operations
     ]
     for answer in admin.create_acls(rules).values():
@@ -195,8 +273,14 @@ def allow(broker: Broker, kind: str, name: str, *operations: str) -> None:
     ],
 )
 def test_who_may_not_in_is_told_so_without_a_secret(
-    secured: Any, name: str, wrong: dict[str, str], start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    secured: Any,
+    name: str,
+    wrong: dict[str, str],
+    start: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     broker, properties = secured
     if "sasl.username" not in wrong:  # to the client such a broker is one that does not answer
         monkeypatch.setattr(admin, "_SECONDS", 2.0)
@@ -207,5 +291,5 @@ def test_who_may_not_in_is_told_so_without_a_secret(
     assert "KafkaS" in text
     assert "sasl.username" not in wrong or "no right to see it" in text
     assert secured_servers(broker) in text
-    assert SECRET not in text
-    assert "not-this-one" not in text
+    assert SECRET not in text + caplog.text
+    assert "not-this-one" not in text + caplog.text

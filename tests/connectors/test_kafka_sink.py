@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.connectors.broker import Broker, running_broker
-from tests.connectors.kafka_kit import barrier, builder, commit, numbers, open_writer, write
+from tests.connectors.kafka_kit import WallClock, barrier, builder, commit, numbers, open_writer, write
 from tidegate.common import WatermarkStrategy
 from tidegate.common.completable_future import CompletableFuture
 from tidegate.common.errors import ConfigurationError
@@ -27,7 +27,7 @@ from tidegate.connectors.kafka.serialization import KafkaRecordSerializationSche
 from tidegate.connectors.kafka.settings import KafkaError
 from tidegate.connectors.kafka.sink import KafkaSink, TransactionLostError
 from tidegate.connectors.kafka.transactions import EndResult, Fate, KafkaTransaction, TransactionClient, Witness
-from tidegate.contracts.connectors import DeliveryGuarantee
+from tidegate.contracts.connectors import DeliveryGuarantee, SinkContext
 from tidegate.datastream import StreamExecutionEnvironment
 from tidegate.graph.chaining import build_job_graph
 from tidegate.jobmanager.job_publisher import JobPublisher
@@ -177,6 +177,128 @@ def test_ids_come_from_a_small_pool(broker: Broker, topic: str) -> None:
         assert writer.committer.commit(prepared) == []
     assert len(used) <= 5
     assert sorted(broker.values(topic), key=int) == numbers(range(12))
+    writer.close()
+
+
+def test_a_writer_that_was_closed_takes_no_id_from_the_one_after_it(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes its next producer on a thread. The worker lives on, and the next attempt takes the same ids: a thread
+    that goes on late would abort what the next attempt has written, and what a checkpoint holds of it."""
+    sink, going_on = builder(broker, topic).build(), threading.Event()
+    make, first = ProducerFactory._init, f"tidegate-{topic}-op-0-0"
+    threads: list[threading.Thread] = []
+
+    def late(self: ProducerFactory, holder: Any, doing: str) -> None:
+        if threads or first not in doing:
+            return make(self, holder, doing)
+        threads.append(threading.current_thread())
+        assert going_on.wait(30)
+        return make(self, holder, doing)
+
+    monkeypatch.setattr(ProducerFactory, "_init", late)
+    context = SinkContext(topic, "sink", 0, 1, 0, WallClock(), operator_id="op")
+    closed = sink.create_writer(context)
+    deadline = time.monotonic() + 30
+    while not threads:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    # The one that is closed is in the middle of it: what it does is done when `close` is over, not after it.
+    timer = threading.Timer(0.5, going_on.set)
+    timer.start()
+    closed.close()
+    assert going_on.is_set()
+    after = open_writer(sink, job_id=topic)
+    write(after, ["kept"])
+    prepared = barrier(after)
+    assert [t.transactional_id for t in prepared] == [first]
+    timer.join()
+    commit(after.committer, prepared)
+    assert broker.values(topic) == ["kept"]
+    after.close()
+
+
+def test_a_writer_that_was_closed_before_its_start_was_over_aborts_nothing(broker: Broker, topic: str) -> None:
+    sink = builder(broker, topic).build()
+    after = open_writer(sink, job_id=topic)
+    write(after, ["kept"])
+    prepared = barrier(after)
+    context = SinkContext(topic, "sink", 0, 1, 0, WallClock(), operator_id="op")
+    find, found, closing = TransactionClient.open_transactions, threading.Event(), threading.Event()
+
+    def slow(self: TransactionClient, *arguments: Any) -> Any:
+        open_ones = find(self, *arguments)
+        found.set()
+        assert closing.wait(30)
+        return open_ones
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TransactionClient, "open_transactions", slow)
+        closed: Any = sink.create_writer(context)
+        assert found.wait(30)
+        closed.close()
+        closing.set()
+        with pytest.raises(KafkaError, match="closed"):
+            closed._producers.check_started(wait=True)
+    commit(after.committer, prepared)
+    assert broker.values(topic) == ["kept"]
+    after.close()
+
+
+def test_a_transaction_that_somebody_aborts_before_its_barrier_fails_the_checkpoint_and_says_so(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between the two questions that a barrier asks."""
+    describe, aborted = TransactionClient.describe, []
+
+    def and_abort(self: TransactionClient, transactional_id: str) -> Any:
+        found = describe(self, transactional_id)
+        if found is not None and found.state == "Ongoing" and not aborted:
+            aborted.append(transactional_id)
+            other = client(broker)
+            assert other.ended(transactional_id, found.producer_id, found.epoch, False, 30) is EndResult.DONE
+            ended = open_writer(builder(broker, topic).build(), job_id=topic)  # returns when the abort is in the log
+            ended.close()
+        return found
+
+    writer = open_writer(builder(broker, topic).build(), job_id=topic)
+    write(writer, ["again"])
+    writer.flush(False)
+    monkeypatch.setattr(TransactionClient, "describe", and_abort)
+    with pytest.raises(KafkaError, match=r"aborted by somebody else .* goes back to its last checkpoint"):
+        writer.prepare_commit()
+    writer.close()
+
+
+def test_the_first_record_of_a_transaction_is_looked_for_more_than_once(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each partition's own error is told apart from a partition that shows no record."""
+    from kafka.admin import KafkaAdminClient
+    from kafka.errors import NotLeaderForPartitionError
+
+    monkeypatch.setattr(transactions, "_LOOK_PAUSE_SECONDS", 0.01)
+    ask, answers = KafkaAdminClient.describe_producers, ["none", "no leader", "none", "no leader"]
+
+    def describe(self: Any, places: Any) -> Any:
+        found = ask(self, places)
+        answer = answers.pop(0) if answers else ""
+        if answer == "no leader":
+            raise NotLeaderForPartitionError(f"DescribeProducersRequest failed for {places}")
+        return {place: type(state)(active_producers=[]) for place, state in found.items()} if answer else found
+
+    monkeypatch.setattr(KafkaAdminClient, "describe_producers", describe)
+    writer = open_writer(builder(broker, topic).build(), job_id=topic)
+    write(writer, ["kept"])
+    prepared = barrier(writer)
+    assert answers == []
+    commit(writer.committer, prepared)
+    assert broker.values(topic) == ["kept"]
+    monkeypatch.setattr(transactions, "_LOOK_SECONDS", 0.5)
+    answers += ["none", "no leader"] * 1000
+    write(writer, ["again"])
+    with pytest.raises(KafkaError, match=r"is open .* could be found within .*: none of its 0 producers is this one"):
+        barrier(writer)
     writer.close()
 
 
@@ -590,16 +712,34 @@ def test_what_is_told_of_a_job_has_no_secrets_of_its_connectors(broker: Broker) 
         assert "hunter" not in told
 
 
-def test_secrets_are_in_no_text(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_in_no_text(
+    broker: Broker,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from tidegate.connectors.kafka.settings import python_settings
 
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="hunter2";'
     build = builder(broker, "t").set_property("sasl.jaas.config", login).set_property("security.protocol", "SASL_SSL")
+    build.set_property("debug", "all").set_property("log_level", "7")
     sink = build.set_property("sasl.mechanism", "PLAIN").build()
     assert "hunter2" not in repr(sink)
     settings = python_settings(sink._connection())
     assert settings["sasl_plain_password"] == "hunter2"
     assert "hunter2" not in repr(settings)
+    # And what each of the two clients says of a broker that speaks no TLS, at the top of its voice.
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("tests").debug("settings: %s", settings)
+    monkeypatch.setattr(admin, "_SECONDS", 1.0)
+    with pytest.raises(KafkaError) as refusal:
+        sink.check_start(1)
+    monkeypatch.setattr(transactions, "_SECONDS", 1.0)
+    asked = TransactionClient("KafkaSink", sink._connection())
+    with pytest.raises(KafkaError) as refusal_too:
+        asked.describe("t-0-0")
+    asked.close()
+    assert "hunter2" not in f"{caplog.text}{refusal.value}{refusal_too.value}{capfd.readouterr()}"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from typing import Any
 from tidegate.common.errors import ConfigurationError
 from tidegate.connectors.kafka.producers import OF_A_SUBTASK
 from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaError, librdkafka_settings, refused
-from tidegate.connectors.kafka.transactions import OF_PRODUCERS, TransactionClient
+from tidegate.connectors.kafka.transactions import OF_PRODUCERS, TransactionClient, group_refused
 
 _SESSION_MS = 6000  # the least that brokers allow unless they are told otherwise
 _DEAD_SECONDS = _SESSION_MS / 1000 + 4  # by then a membership has ended whose driver has died
@@ -96,7 +96,7 @@ def take_prefix(prefix: str, topic: str | None, properties: Mapping[str, str]) -
             if not others:
                 lease = PrefixLease(prefix, owner, topic, properties)
                 try:
-                    others = _others_after_joining(prefix, owner, client)
+                    others = _others_after_joining(prefix, owner, client, lease)
                 except BaseException:
                     lease.close()
                     raise
@@ -110,14 +110,15 @@ def take_prefix(prefix: str, topic: str | None, properties: Mapping[str, str]) -
         client.close()
 
 
-def _others_after_joining(prefix: str, owner: str, client: TransactionClient) -> list[str]:
+def _others_after_joining(prefix: str, owner: str, client: TransactionClient, lease: PrefixLease) -> list[str]:
     deadline = time.monotonic() + _JOIN_SECONDS
     while owner not in (members := client.members(_group(prefix))):
         if time.monotonic() > deadline:
             raise KafkaError(
                 f"KafkaSink: the group '{_group(prefix)}', which holds the transactional id prefix for this job, could "
-                f"not be joined within {_JOIN_SECONDS:.0f} s. Does this user have the right to read that group?"
+                f"not be joined within {_JOIN_SECONDS:.0f} s"
             )
+        lease.check_allowed()
         time.sleep(0.05)
     return [member for member in members if member != owner]
 
@@ -129,6 +130,9 @@ class PrefixLease:
         from confluent_kafka import Consumer, KafkaException
 
         self.owner = owner
+        self._group = _group(prefix)
+        self._servers = properties["bootstrap.servers"]
+        self._refused = False  # by the broker, for want of a right to the group
         settings = {k: v for k, v in librdkafka_settings(properties).items() if k not in OF_PRODUCERS}
         settings |= {
             "group.id": _group(prefix),
@@ -152,13 +156,21 @@ class PrefixLease:
 
     def _hold(self) -> None:
         """A member that does not poll is taken for dead after a while, and holds up the others who join."""
+        from confluent_kafka import KafkaError as Code
         from confluent_kafka import KafkaException
 
         while not self._closed.is_set():
             with contextlib.suppress(KafkaException):
-                self._member.poll(_POLL_SECONDS)
+                told = self._member.poll(_POLL_SECONDS)
+                error = None if told is None else told.error()
+                self._refused = error is not None and error.code() == Code.GROUP_AUTHORIZATION_FAILED
         self._member.close()
         atexit.unregister(self.close)
+
+    def check_allowed(self) -> None:
+        """Raises when the broker has refused to let this user join."""
+        if self._refused:
+            raise group_refused(f"KafkaSink, bootstrap servers {self._servers}", self._group)
 
     def end(self) -> None:
         """Have the prefix given back, soon. A program that ends meanwhile waits for that, within bounds."""

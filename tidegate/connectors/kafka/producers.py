@@ -5,13 +5,20 @@ committed, the one that was free for longest first, and never before two other t
 checkpoint that a recovery starts from rarely holds a transaction whose id has served again (and when it does, see
 `transactions.Fate`). Every use begins with `init_transactions`, which fences whoever held the id before: a writer of an
 attempt that is not quite dead cannot add to what this one writes. A writer in a micro-batch hands its pool on (`memo`).
+
+The same call aborts what is open under the id. So a writer that is closed must not be about to make it: the worker
+lives on, the next attempt takes the same ids, and what this attempt's thread does late would abort what the next one
+has written, even what a checkpoint holds. `close` waits for it (`Fencing`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -21,7 +28,38 @@ from tidegate.connectors.kafka.settings import KafkaError, refused
 OF_A_SUBTASK = "[0-9]+-[0-9]+"  # pattern of what follows "<prefix>-": subtask and number
 _REST = 2  # other ids that are used before one is used again
 _INIT_SECONDS = 5.0  # of one try; after it the library goes on when it is asked again
+_INIT_STEP_SECONDS = 0.25  # of the call within a try: so long does a writer that is closed wait for it
+_CLOSE_SECONDS = 5.0
 _CONNECT_SECONDS = 0.03  # a local broker is there sooner; for others it is a try
+_log = logging.getLogger(__name__)
+
+
+class Fencing:
+    """What a writer does to the transactions of others, on its threads: it ends when the writer is closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self._doing = threading.Lock()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Around each deed that another attempt could suffer from, one at a time. Raises once the writer is closed."""
+        with self._doing:
+            if self.closed.is_set():
+                raise WriterClosedError("KafkaSink: this writer was closed meanwhile")
+            yield
+
+    def close(self) -> None:
+        """Nothing is done any more when this returns."""
+        self.closed.set()
+        if self._doing.acquire(timeout=_CLOSE_SECONDS):
+            self._doing.release()
+        else:
+            _log.warning("KafkaSink: a writer was closed while it was beginning a transaction, which took too long")
+
+
+class WriterClosedError(KafkaError):
+    """Of a thread that has gone on after the end of its writer; nobody waits for what it makes."""
 
 
 class CommittedTransactions:
@@ -100,13 +138,14 @@ class ProducerFactory:
         start: Callable[[], None],
         wait_seconds: float,
         wake: Callable[[], None] | None = None,
+        fencing: Fencing | None = None,
     ) -> None:
-        """`wake` is called on a thread when one is `ready`."""
+        """`wake` is called on a thread when one is `ready`. `fencing`: the writer's, when `start` has part in it."""
         self._settings = dict(settings)
         self._servers = servers
         self._ids = ids
         self._wait_seconds = wait_seconds
-        self._closed = threading.Event()
+        self._fencing = fencing or Fencing()
         self._wake = wake
         # Two: the next one is made while the one before is let go, which takes a moment too.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tidegate-kafka-producers")
@@ -127,7 +166,7 @@ class ProducerFactory:
             self._next.add_done_callback(self._made)
 
     def _made(self, made: Future[PreparedProducer]) -> None:
-        if self._wake is not None and not self._closed.is_set():
+        if self._wake is not None and not self._fencing.closed.is_set():
             self._wake()
 
     @property
@@ -169,7 +208,12 @@ class ProducerFactory:
             # Asked for its id before it is connected, the library looks for the coordinator, finds none, and waits half
             # a second before it tries again.
             producer.poll(_CONNECT_SECONDS)
-            self._init(producer, f"beginning transaction {transactional_id}")
+            with self._fencing.step():
+                # Let go of before the step is over: the library asks for the id until its producer is gone.
+                holder = [producer]
+                del producer
+                self._init(holder, f"beginning transaction {transactional_id}")
+            producer = holder.pop()
             producer.begin_transaction()
         except KafkaException as error:
             if error.args[0].code() == Code.INVALID_TRANSACTION_TIMEOUT:
@@ -181,20 +225,32 @@ class ProducerFactory:
             raise refused("KafkaSink", f"beginning transaction {transactional_id}", self._servers, error) from None
         return PreparedProducer(transactional_id, producer, errors)
 
-    def _init(self, producer: Any, doing: str) -> None:
+    def _init(self, holder: list[Any], doing: str) -> None:
+        """`holder` holds the producer alone, and is empty when this writer was closed meanwhile."""
+        from confluent_kafka import KafkaError as Code
         from confluent_kafka import KafkaException
 
-        wait = BrokerWait("KafkaSink", self._servers, self._wait_seconds, self._closed)
+        closed = self._fencing.closed
+        wait = BrokerWait("KafkaSink", self._servers, self._wait_seconds, closed)
+        tried = time.monotonic()
         while True:
             try:
-                producer.init_transactions(_INIT_SECONDS)
+                holder[0].init_transactions(_INIT_STEP_SECONDS)
             except KafkaException as error:
-                if error.args[0].retriable() and wait.goes_on(doing, error.args[0].str()):
+                cause = error.args[0]
+                in_a_try = cause.code() == Code._TIMED_OUT and time.monotonic() < tried + _INIT_SECONDS
+                if in_a_try and not closed.is_set():
                     continue
-                raise
+                if not cause.retriable() or not wait.goes_on(doing, cause.str()):
+                    if not closed.is_set():
+                        raise
+                    holder.clear()
+                    raise WriterClosedError("KafkaSink: this writer was closed meanwhile") from None
+                tried = time.monotonic()
+                continue
             wait.over()
             return
 
     def close(self) -> None:
-        self._closed.set()
+        self._fencing.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

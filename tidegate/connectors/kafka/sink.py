@@ -104,6 +104,8 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
         else:
             admin.partitions([self._schema.topic])
             admin.check_allowed([self._schema.topic], "WRITE")
+            if self._guarantee is DeliveryGuarantee.EXACTLY_ONCE:
+                admin.check_allowed([self._schema.topic], "READ")  # to tell a lost transaction from one that is done
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return
         timeout, limit = self._transaction_timeout_ms(), admin.broker_setting("transaction.max.timeout.ms")
@@ -193,6 +195,7 @@ class KafkaSink(Sink[Any, KafkaTransaction], SupportsPreprocessing, DriverSide):
             production,
             prefix,
             self._owner,
+            self._prefix is None,
             context,
             self._committed,
             self._outage_ms() / 1000,

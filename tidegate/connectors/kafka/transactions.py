@@ -30,12 +30,18 @@ from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaErro
 
 _END_TXN_VERSION = 3
 _SECONDS = 15.0
+_LOOK_SECONDS = 10.0  # for the first record of a transaction
+_LOOK_PAUSE_SECONDS = 0.1
+_SHOWN_PARTITIONS = 5
 _BELIEVED_SECONDS = 5.0  # a topic that is unknown for so long was deleted: a broker that starts may not know it yet
 _DONE, _BUSY = 0, frozenset({14, 15, 16, 51, 7, 13})
 _UNKNOWN_ID = 105  # TRANSACTIONAL_ID_NOT_FOUND: of an id that was not used for transactional.id.expiration.ms too
 _NO_RIGHT_TO_ID = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_NO_RIGHT_TO_GROUP, _NO_SUCH_GROUP = 30, 69  # GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND
+_NO_RIGHT_TO_TOPIC = 29  # TOPIC_AUTHORIZATION_FAILED
 _GONE = frozenset({47, 48, 49, 90, _UNKNOWN_ID})
 _NO_LEADER = frozenset({5, 6})  # of a partition, while a broker starts
+_OF_A_PARTITION = frozenset({3, 9, 29, 72, 100, 103}) | _NO_LEADER  # unknown, no replica, not allowed, deleted
 T = TypeVar("T")
 
 
@@ -84,6 +90,22 @@ class OpenTransaction:
     timeout_ms: int
     started_ms: int
     partitions: tuple[tuple[str, int], ...]
+
+
+class GroupRefusedError(KafkaError):
+    """This user has no right to the group that holds a prefix."""
+
+
+def group_refused(where: str, group: str) -> GroupRefusedError:
+    return GroupRefusedError(
+        f"{where}: this user may not use the consumer group '{group}', by which a transactional id prefix that was "
+        "set (set_transactional_id_prefix) is held for one job. Ask for an ACL for it: operation Read (which "
+        "includes Describe), resource type Group. Without a prefix of your own no such right is needed"
+    )
+
+
+class ClientClosedError(KafkaError):
+    """Of a thread that goes on after the end of what it works for."""
 
 
 class TransactionClient:
@@ -189,36 +211,81 @@ class TransactionClient:
         described = [self.describe(name) for name in ids if wanted.fullmatch(name)]
         return [t for t in described if t is not None and t.state == "Ongoing"]
 
-    def witness(self, transaction: OpenTransaction) -> Witness:
-        """The first record of the transaction in one of its partitions."""
+    def witness(self, transaction: OpenTransaction) -> Witness | None:
+        """The first record of the transaction in one of its partitions. None: it has ended since it was described. The
+        look is repeated for a while before it is an error that no partition shows a record."""
+        began = time.monotonic()
+        while True:
+            codes: set[int | None] = set()
+            seen: list[str] = []  # what each partition has shown instead
+            for topic, number in transaction.partitions:
+                offset, instead, code = self._first_offset(transaction, topic, number)
+                if offset is not None:
+                    return Witness(topic, number, offset)
+                codes.add(code)
+                seen.append(f"{topic}, partition {number}: {instead}")
+            now = self.describe(transaction.transactional_id)
+            same = now is not None and (now.producer_id, now.epoch) == (transaction.producer_id, transaction.epoch)
+            if now is None or not same or now.state != "Ongoing":
+                return None
+            transaction = now
+            refused, away = codes == {_NO_RIGHT_TO_TOPIC}, not codes.isdisjoint(_NO_LEADER)
+            seconds = max(_LOOK_SECONDS, self._wait_seconds) if away else _LOOK_SECONDS
+            if refused or time.monotonic() > began + seconds or self.pause(_LOOK_PAUSE_SECONDS):
+                shown = "; ".join(seen[:_SHOWN_PARTITIONS]) or "no partitions"
+                raise (BrokerUnavailableError if away else KafkaError)(
+                    f"{self._connector}, bootstrap servers {self._servers}: transaction {transaction.transactional_id} "
+                    f"(producer {transaction.producer_id}, epoch {transaction.epoch}) is open and all of its records "
+                    f"were acknowledged, but none could be found within {seconds:.0f} s, by which it could be told "
+                    f"later whether it was committed. Seen: {shown}"
+                    + (". Ask for an ACL of the topic: operation Read" if refused else "")
+                )
+
+    def _first_offset(
+        self, transaction: OpenTransaction, topic: str, number: int
+    ) -> tuple[int | None, str, int | None]:
+        """In this partition; or what there is instead, with the code of an error. One of this partition alone leaves
+        the others to look at: a topic that was deleted, a leader that moves, a right that is missing."""
         from kafka.structs import TopicPartition
 
-        def producers(place: TopicPartition) -> Any:
-            return self._ask(
-                "looking for a transaction's first record",
-                lambda client: client.describe_producers([place])[place].active_producers,
-            )
+        place = TopicPartition(topic, number)
 
-        for topic, number in transaction.partitions:
-            for producer in producers(TopicPartition(topic, number)):
-                if producer.producer_id == transaction.producer_id and producer.current_transaction_start_offset >= 0:
-                    return Witness(topic, number, producer.current_transaction_start_offset)
-        raise KafkaError(
-            f"{self._connector}: transaction {transaction.transactional_id} has no record in any of its partitions, "
-            "though all of them were acknowledged"
-        )
+        def ask(client: Any) -> Any:
+            try:
+                return client.describe_producers([place])[place].active_producers
+            except Exception as error:
+                if getattr(error, "errno", None) in _OF_A_PARTITION:
+                    return error
+                raise
+
+        found = self._ask("looking for a transaction's first record", ask)
+        if isinstance(found, Exception):
+            self._disconnect()  # the leader may have moved
+            return None, f"{type(found).__name__}: {found}", getattr(found, "errno", None)
+        for producer in found:
+            if producer.producer_id == transaction.producer_id:
+                offset: int = producer.current_transaction_start_offset
+                if offset >= 0 and producer.producer_epoch == transaction.epoch:
+                    return offset, "", None
+                at = f"its epoch is {producer.producer_epoch} there, and its open transaction begins at {offset}"
+                return None, at, None
+        return None, f"none of its {len(found)} producers is this one", None
 
     def members(self, group: str) -> list[str]:
         """The client ids of the members of a consumer group. (librdkafka's own question does not return for a group
-        that is not there.)"""
+        that is not there.) Raises GroupRefusedError when this user may not know."""
         deadline = time.monotonic() + max(_SECONDS, self._wait_seconds)
         while True:
             found, problem = self._ask(
                 f"asking for the members of group {group}", lambda client: _description(client, group)
             )
-            if not problem or "[Error 69]" in problem:  # no such group
+            if not problem or f"[Error {_NO_SUCH_GROUP}]" in problem:
                 return sorted(member["client_id"] for member in (found["members"] if not problem else ()))
-            if time.monotonic() > deadline or not any(f"[Error {code}]" in problem for code in _BUSY):
+            if f"[Error {_NO_RIGHT_TO_GROUP}]" in problem:
+                raise group_refused(f"{self._connector}, bootstrap servers {self._servers}", group)
+            if not any(f"[Error {code}]" in problem for code in _BUSY):
+                raise KafkaError(f"{self._connector}: asking for the members of group {group}: {problem}")
+            if time.monotonic() > deadline:
                 raise BrokerUnavailableError(f"{self._connector}: asking for the members of group {group}: {problem}")
             self._disconnect()
             if self.pause(0.2):
@@ -271,7 +338,12 @@ class TransactionClient:
             try:
                 if self._client is None:
                     self._client = self._connected()
+                if self._closed.is_set():
+                    raise ClientClosedError(f"{self._connector}: {doing} was given up: the client was closed")
                 answer = ask(self._client)
+            except ClientClosedError:
+                self._disconnect()
+                raise
             except Exception as error:
                 self._disconnect()
                 if _passes(error) and wait.goes_on(doing, f"{type(error).__name__}: {error}"):
@@ -287,7 +359,8 @@ class TransactionClient:
     def _connected(self) -> Any:
         from kafka.admin import KafkaAdminClient
 
-        # It logs every try to reach a broker that is away, as an error; the errors that matter are raised.
+        # It logs every try to reach a broker that is away, as an error; the errors that matter are raised. And when all
+        # logs are on it shows what it sends, the password too.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
         return KafkaAdminClient(
             **python_settings(self._properties),
@@ -301,9 +374,13 @@ class TransactionClient:
         """Wait so long; True when the client was closed meanwhile."""
         return self._closed.wait(seconds)
 
+    def give_up(self) -> None:
+        """From any thread: no further question is asked, and none that waits for a broker goes on."""
+        self._closed.set()
+
     def close(self) -> None:
         """For good: a question that waits on another thread gives up."""
-        self._closed.set()
+        self.give_up()
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -339,7 +416,7 @@ def _description(client: Any, group: str) -> tuple[Any, str]:
     try:
         found = client.describe_groups([group])[group]
     except Exception as error:
-        if getattr(error, "errno", None) not in _BUSY:
+        if getattr(error, "errno", None) not in _BUSY | {_NO_RIGHT_TO_GROUP}:
             raise
         return None, f"[Error {getattr(error, 'errno', None)}]"
     return found, str(found.get("error") or "")

@@ -15,6 +15,7 @@ from tidegate.connectors.kafka.outage import BrokerWait
 from tidegate.connectors.kafka.producers import (
     OF_A_SUBTASK,
     CommittedTransactions,
+    Fencing,
     PreparedProducer,
     ProducerFactory,
     TransactionalIds,
@@ -256,7 +257,10 @@ class _LeftOut:
 
 class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
     """EXACTLY_ONCE: a transaction from barrier to barrier. What has to be done before the first one is done on a
-    thread, where a broker that is away can be waited for; until then the writer takes no records."""
+    thread, where a broker that is away can be waited for; until then the writer takes no records.
+
+    `of_a_job`: the prefix is made from the job's id. Nobody else has it and nobody holds it, so there is nothing to
+    ask, and no right to ask is needed."""
 
     def __init__(
         self,
@@ -265,6 +269,7 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         production: RecordProduction,
         prefix: str,
         owner: str | None,
+        of_a_job: bool,
         context: SinkContext,
         committed: CommittedTransactions,
         wait_seconds: float,
@@ -276,15 +281,19 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         needed = [*context.restored_committables, *context.committables_of_all]
         self._ids = TransactionalIds(prefix, context.subtask, {t.transactional_id for t in needed}, context.memo)
         self._one_only = context.memo is not None  # a micro-batch has one transaction
+        self._fencing = Fencing()
 
         def start() -> None:
             if context.of_one_attempt:
                 return
-            check_held(prefix, owner, self._client, max(wait_seconds, _HELD_SECONDS))
+            if not of_a_job:
+                check_held(prefix, owner, self._client, max(wait_seconds, _HELD_SECONDS))
             self._abort_leftovers(prefix, needed, context)
 
         servers = properties["bootstrap.servers"]
-        self._producers = ProducerFactory(settings, servers, self._ids, start, wait_seconds, context.wake)
+        self._producers = ProducerFactory(
+            settings, servers, self._ids, start, wait_seconds, context.wake, self._fencing
+        )
         self._room = _Room(context.wake)
         self._producers.prepare()
         self._open: PreparedProducer | None = None
@@ -306,7 +315,10 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
             mine = written_by % context.parallelism == context.subtask
             if not mine or (found.transactional_id, found.producer_id, found.epoch) in kept:
                 continue
-            result = self._client.ended(found.transactional_id, found.producer_id, found.epoch, False, _ABORT_SECONDS)
+            with self._fencing.step():
+                result = self._client.ended(
+                    found.transactional_id, found.producer_id, found.epoch, False, _ABORT_SECONDS
+                )
             if result is EndResult.BUSY:
                 raise BrokerUnavailableError(
                     f"KafkaSink: transaction {found.transactional_id}, left over from an earlier attempt, could not be "
@@ -347,18 +359,14 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         if ended is None:
             return []  # Kafka would refuse to commit a transaction without records
         found = self._client.describe(ended.transactional_id)
-        if found is None or found.state != "Ongoing":
-            raise KafkaError(
-                f"KafkaSink: transaction {ended.transactional_id} was open for "
-                f"{(self._clock.now_ms() - self._opened_at) / 1000:.0f} s and has been aborted by the broker "
-                f"(transaction.timeout.ms = {self._timeout_ms}). Nothing is lost: the job goes back to its last "
-                "checkpoint. Let checkpoints be closer together, or raise transaction.timeout.ms"
-            )
+        witness = self._client.witness(found) if found is not None and found.state == "Ongoing" else None
+        if found is None or witness is None:
+            raise self._aborted(ended.transactional_id)
         committable = KafkaTransaction(
             ended.transactional_id,
             found.producer_id,
             found.epoch,
-            self._client.witness(found),
+            witness,
             self._timeout_ms,
             self._opened_at,
         )
@@ -366,11 +374,28 @@ class TransactionalKafkaWriter(SinkWriter[Any, KafkaTransaction]):
         self._producers.drop(ended.producer)
         return [committable]
 
+    def _aborted(self, transactional_id: str) -> KafkaError:
+        open_ms = self._clock.now_ms() - self._opened_at
+        if open_ms >= self._timeout_ms:
+            why = f"has been aborted by the broker (transaction.timeout.ms = {self._timeout_ms})"
+            then = "Let checkpoints be closer together, or raise transaction.timeout.ms"
+        else:
+            why = (
+                f"was aborted by somebody else (transaction.timeout.ms = {self._timeout_ms} was not over): another "
+                "program with this transactional id, an operator, or a worker of an earlier attempt that was cut off"
+            )
+            then = "See: tidegate kafka transactions list"
+        return KafkaError(
+            f"KafkaSink: transaction {transactional_id} was open for {open_ms / 1000:.0f} s and {why}. Nothing is "
+            f"lost: the job goes back to its last checkpoint. {then}"
+        )
+
     def memo(self) -> tuple[int, tuple[str, ...]]:
         return self._ids.memo(self._producers.unused_ids, sorted(self._waiting))
 
     def close(self) -> None:
         self._open = None
         self._ages.close()
+        self._client.give_up()  # what the start still asks
         self._producers.close()
         self._client.close()
