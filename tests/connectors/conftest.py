@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,34 +9,21 @@ from typing import Any
 import pytest
 
 from tests.connectors.broker import Broker, running_broker
-from tests.connectors.cache import UnavailableError
+from tests.connectors.components import provided
 from tests.connectors.database import Database, running_database
 from tests.connectors.on_processes import processes_for_spark
 
 
-def _missing(error: UnavailableError) -> None:
-    """On CI every component has to be there: a test that is left out in silence proves nothing."""
-    if os.environ.get("TIDEGATE_REQUIRE_COMPONENTS"):
-        pytest.fail(str(error))
-    pytest.skip(str(error))
-
-
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    try:
-        with running_broker() as running:
-            yield running
-    except UnavailableError as error:
-        _missing(error)
+    with provided(), running_broker() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def database() -> Iterator[Database]:
-    try:
-        with running_database() as running:
-            yield running
-    except UnavailableError as error:
-        _missing(error)
+    with provided(), running_database() as running:
+        yield running
 
 
 @pytest.fixture

@@ -12,13 +12,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("kazoo")
-
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
-
-from tests.connectors.cache import UnavailableError
-from tests.connectors.zookeeper import ZooKeeper
+from tests.connectors.components import missing, provided
+from tests.connectors.zookeeper import ZooKeeper, zookeeper
 from tidegate.common.errors import ConfigurationError
 from tidegate.common.ids import CheckpointId
 from tidegate.jobmanager.leadership.job_record import GraphOutline, JobRecord, SnapshotPointer
@@ -28,19 +23,20 @@ from tidegate.protocol.instructions import Recording
 from tidegate.storage.leases.cells import Cell
 from tidegate.storage.leases.zookeeper import ZooKeeperCell, open_zookeeper_cells
 
+try:
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import NoAuthError
+except ImportError as error:
+    missing(f"{error}: pip install kazoo")
+
 LEASE_MS = 2000
 JOB = JobRecord(job_id="0" * 32, name="job", graph=GraphOutline(operators=(), edges=()))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    made = ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        made.start()
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    yield made
-    made.kill()
+    with provided(), zookeeper(tmp_path_factory.mktemp("zookeeper")) as made:
+        yield made
 
 
 def cells(server: ZooKeeper, name: str, **access: Any) -> list[Cell]:
