@@ -51,9 +51,11 @@ class ClientPort:
         """Of the page, "" when there is none or it was not open within so many seconds. After `open`."""
         return "" if self._port is None else self._port.address(patience_s)
 
-    def close(self) -> None:
+    def close(self, keep: bool = True) -> None:
+        """`keep`: the last view goes to the history, and beside the checkpoints that are left."""
         self._jobs.ended()
-        self._history.keep(self._client.view(), self._beside)
+        if keep:
+            self._history.keep(self._client.view(), self._beside)
         if self._push is not None:
             self._push.close()
         if self._port is not None:

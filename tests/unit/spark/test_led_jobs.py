@@ -39,9 +39,11 @@ from tidegate.spark.code_bundle import CodeBundle
 from tidegate.spark.streaming import control_link, job_manager
 from tidegate.spark.streaming.job_manager import JobManager
 from tidegate.spark.streaming.runtime import StreamingRuntime
+from tidegate.storage.job_directory import VIEW
 from tidegate.storage.leases.cells import FileCell
 from tidegate.storage.location import StorageLocation
 from tidegate.testing.in_process_job import graph_of
+from tidegate.web.history import History
 
 RECORDS = 4_000
 
@@ -127,16 +129,21 @@ def completed(manager: JobManager) -> int:
 def test_a_leader_that_cannot_renew_its_lease_stops_and_the_standby_goes_on(
     jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = jobs.lead(per_second=200.0)
+    history = History(str(tmp_path / "history"))
+    given = {"tidegate.history.dir": history.directory}
+    first = jobs.lead(per_second=200.0, **given)
     until(lambda: completed(first) >= 2, "checkpoints of the first")
     second: list[JobManager] = []
-    waiting = threading.Thread(target=lambda: second.append(jobs.lead(standby=True)))
+    waiting = threading.Thread(target=lambda: second.append(jobs.lead(standby=True, **given)))
     waiting.start()
     _cut_off(first)
     with pytest.raises(JobSuspendedError, match=r"\(epoch 1\) does not lead the job any more"):
         first.client.get_job_execution_result().result(60)
     assert first.client.view().status.name == "SUSPENDED"
     left = {path.name for path in (tmp_path / "checkpoints").glob("*-e1/*")}
+    first.join(30)
+    assert not list((tmp_path / "checkpoints").rglob(VIEW)), "the last view of a job is that of the leader that ends it"
+    assert not history.job_ids()
     waiting.join(60)
     second[0].client.get_job_execution_result().result(60)
     assert [restore.checkpoint_id for restore in second[0].client.restores()]
@@ -144,6 +151,8 @@ def test_a_leader_that_cannot_renew_its_lease_stops_and_the_standby_goes_on(
     record = jobs.record()
     assert (record.status, record.epoch) == ("FINISHED", 2)
     assert left, "the checkpoints of a leader that only stops are kept"
+    second[0].join(30)
+    assert [one["status"] for one in history.summaries({}).values()] == ["FINISHED"]
     with pytest.raises(JobHasEndedError):
         jobs.lead()
 

@@ -286,7 +286,8 @@ class JobManager(InstructionCarrier):
             self._savepoints.job_over(self._master.status.name)
             self._queries.job_over(self._master.status.name)
             self._committed.close()
-            self._port.close()
+            # The history of a job is for the leader that ends it: this one's view would take its place.
+            self._port.close(keep=not self._deposed)
             if self._ended is not None:
                 self.client.ended(self._ended)
 
