@@ -9,10 +9,10 @@ A target has got everything once if and only if what is committed is one chain, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.simulation.lease_world import FAULTY_MS, BrokenLease, Driver, World
+from tests.simulation.lease_world import BrokenLease, Driver, World
+from tests.simulation.world_durations import WorldDurations
 from tidegate.common.ids import CheckpointId
 from tidegate.jobmanager.leadership.job_record import GraphOutline, JobRecord, SnapshotPointer
 from tidegate.jobmanager.leadership.record_claim import (
@@ -30,7 +30,6 @@ from tidegate.jobmanager.leadership.record_claim import (
 )
 from tidegate.protocol.instructions import Recording
 
-_GIVE_UP_MS = 400.0
 _CANDIDATE = JobRecord(job_id="job", name="job", graph=GraphOutline(operators=(), edges=()))
 
 
@@ -121,7 +120,8 @@ class LeaderDriver(Driver):
                 world.later(world.delay(), lambda: self._when_awake(lambda: self._record_answered(number, answer)))
 
         world.send(self, arrived)
-        world.later(_GIVE_UP_MS, lambda: self._when_awake(lambda: self._record_answered(number, RecordUnanswered())))
+        given_up = lambda: self._when_awake(lambda: self._record_answered(number, RecordUnanswered()))  # noqa: E731
+        world.later(world.durations.give_up_ms, given_up)
 
     def _record_answered(self, number: int, answer: RecordAnswer) -> None:
         if number != self._waiting_for_record or self.claim is None:
@@ -140,7 +140,7 @@ class LeaderDriver(Driver):
 
     # ------------------------------------------------------------ the job
     def _work(self) -> None:
-        """Every few ms: what a leader does when it is one."""
+        """Again and again: what a leader does when it is one."""
         world = self.world
         if self.claim is not None and isinstance(self.claim.state, Deposed):
             self.stopped = True
@@ -155,7 +155,7 @@ class LeaderDriver(Driver):
                 self._ask(self.claim.on_tick(self.now(), self.held()))
                 if self.leads():
                     self._lead()
-        world.later(world.random.uniform(1, 50), lambda: self._when_awake(self._work))
+        world.later(world.between(world.durations.work_ms), lambda: self._when_awake(self._work))
 
     def _lead(self) -> None:
         assert self.claim is not None
@@ -187,7 +187,8 @@ class LeaderDriver(Driver):
 
         world.target.prepare(checkpoint)
         world.send(self, arrived)
-        world.later(_GIVE_UP_MS, lambda: self._when_awake(lambda: self._checkpoint_failed(checkpoint)))
+        given_up = lambda: self._when_awake(lambda: self._checkpoint_failed(checkpoint))  # noqa: E731
+        world.later(world.durations.give_up_ms, given_up)
 
     def _checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """The write was given up; nothing was recorded, so the next attempt starts from the one before."""
@@ -214,37 +215,32 @@ class LeaderDriver(Driver):
         """It is complete: workers commit, at some time, whatever becomes of the driver; the one before is deleted."""
         world = self.world
         before, self._latest, self._busy = self._latest, checkpoint, False
-        world.later(world.delay() + world.random.choice([0.0, 2000.0]), lambda: world.target.commit(checkpoint))
+        late = world.random.choice([0.0, 2 * world.durations.times.lease_ms])
+        world.later(world.delay() + late, lambda: world.target.commit(checkpoint))
         if before is not None:
             world.send(self, lambda: world.metadata.pop(before.path, None) and None)
 
 
 class LeaderWorld(World):
-    def __init__(self, seed: int, *, drivers: int = 3, faults: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, drivers: int = 3, faults: bool = True, durations: WorldDurations | None = None
+    ) -> None:
         self.records = RecordStore()
         self.metadata: dict[str, Checkpoint] = {}
         self.target = Target(seed)
         self.epochs: dict[int, str] = {}  # epoch -> who led under it
         self._recorded: SnapshotPointer | None = None
-        super().__init__(seed, drivers=drivers, faults=faults)
+        super().__init__(seed, drivers=drivers, faults=faults, durations=durations)
 
     def make_driver(self, name: str) -> Driver:
         return LeaderDriver(self, name)
 
     # Planted bugs replace these.
     def make_claim(self, name: str) -> RecordClaim:
-        return RecordClaim(name, _CANDIDATE, "the record", retry_ms=50.0)
+        return RecordClaim(name, _CANDIDATE, "the record", retry_ms=self.durations.retry_ms)
 
     def begin_checkpoint(self, driver: LeaderDriver, checkpoint: Checkpoint) -> None:
         driver.write_metadata(checkpoint)
-
-    def send(self, driver: Driver, arrived: Callable[[], None]) -> None:
-        """To a store: on its way it may be lost, or come long after its sender has given up."""
-        arrives: float | None = self.delay()
-        if self.random.random() < self.loss or self.now < driver.cut_off_until:
-            arrives = self.random.choice([None, self.random.uniform(0, 3 * _GIVE_UP_MS)])
-        if arrives is not None:
-            self.later(arrives, arrived)
 
     def led(self, driver: LeaderDriver, epoch: int) -> None:
         if self.epochs.setdefault(epoch, driver.name) != driver.name:
@@ -271,11 +267,12 @@ class LeaderWorld(World):
 
 def run_leader_world(world: LeaderWorld) -> LeaderWorld:
     """To its end: faults for a while, then none. Raises BrokenLease."""
-    world.run(FAULTY_MS)
+    durations = world.durations
+    world.run(durations.faulty_ms)
     world.heal()
-    world.run(FAULTY_MS + 6_000)
+    world.run(durations.faulty_ms + durations.settled_ms)
     before = len(world.target.chain)
-    world.run(FAULTY_MS + 8_000)
+    world.run(durations.faulty_ms + durations.settled_ms + durations.proof_ms)
     if len(world.target.chain) == before:
         raise BrokenLease(f"seed {world.seed}: the job does not go on although nothing fails any more")
     return world

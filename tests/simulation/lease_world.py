@@ -1,5 +1,6 @@
 """Drivers that want the same lease, in one thread, under faults drawn from a seed: slow, lost and late messages to the
-store, partitions, freezes, crashes, clocks that run at different rates and show different times."""
+store, partitions, freezes, crashes, clocks that run at different rates and show different times. How long everything
+takes is drawn too (`world_durations.py`)."""
 
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from tests.simulation.durations import any_ms
+from tests.simulation.world_durations import USUAL, WorldDurations, draw_durations, draw_owner_times
 from tidegate.storage.leases.lease import (
     Answer,
     Found,
     Instruction,
     Lease,
     LeaseTimes,
+    Over,
     Put,
     Refused,
     Stored,
@@ -22,12 +26,7 @@ from tidegate.storage.leases.lease import (
     Written,
 )
 
-FAULTY_MS = 30_000.0
-TIMES = LeaseTimes(lease_ms=1000.0, renew_ms=300.0, look_ms=100.0, drift=0.05)
-_RATES = 0.02  # each clock differs by no more than this from the true rate
-_WORK_MS = 50.0
 _FAULTS = ("driver frozen", "driver cut off", "driver killed", "driver frozen, then cut off")
-_GIVE_UP_MS = 400.0  # a driver waits no longer for an answer
 
 
 class BrokenLease(AssertionError):
@@ -58,7 +57,8 @@ class Driver:
         self.alive = True
         self.frozen_until = 0.0
         self.cut_off_until = 0.0
-        self._rate = 1 + world.random.uniform(-_RATES, _RATES)
+        rates = world.durations.rates
+        self._rate = 1 + world.random.choice([-rates, rates, world.random.uniform(-rates, rates)])
         self._shown = world.random.uniform(0, 1e9)  # no two clocks show the same
         self._waiting_for = 0  # the number of the request whose answer is taken
         self._requests = itertools.count(1)
@@ -82,25 +82,21 @@ class Driver:
 
     def _tick(self) -> None:
         self._carry_out(self.lease.on_tick(self.now()))
-        self.world.later(self.world.random.uniform(5, 30), lambda: self._when_awake(self._tick))
+        self.world.later(self.world.between(self.world.durations.tick_ms), lambda: self._when_awake(self._tick))
 
     def _work(self) -> None:
         if self.held():
             self.world.written(self)
-        self.world.later(self.world.random.uniform(1, _WORK_MS), lambda: self._when_awake(self._work))
+        self.world.later(self.world.between(self.world.durations.work_ms), lambda: self._when_awake(self._work))
 
     def _carry_out(self, instruction: Instruction | None) -> None:
         if instruction is None:
             return
         world, number = self.world, next(self._requests)
         self._waiting_for = number
-        # A request can arrive, and take effect, long after its sender has given up.
-        arrives = world.delay()
-        if world.random.random() < world.loss or world.now < self.cut_off_until:
-            arrives = world.random.choice([None, world.random.uniform(0, 3 * _GIVE_UP_MS)])
-        if arrives is not None:
-            world.later(arrives, lambda: self._arrived(number, instruction))
-        world.later(_GIVE_UP_MS, lambda: self._when_awake(lambda: self._answered(number, Unanswered())))
+        world.send(self, lambda: self._arrived(number, instruction))
+        given_up = lambda: self._when_awake(lambda: self._answered(number, Unanswered()))  # noqa: E731
+        world.later(world.durations.give_up_ms, given_up)
 
     def _arrived(self, number: int, instruction: Instruction) -> None:
         world = self.world
@@ -116,9 +112,17 @@ class Driver:
 
 
 class World:
-    def __init__(self, seed: int, *, drivers: int = 3, faults: bool = True) -> None:
+    """Without `faults` and without `durations` they are the usual ones, whatever the seed."""
+
+    def __init__(
+        self, seed: int, *, drivers: int = 3, faults: bool = True, durations: WorldDurations | None = None
+    ) -> None:
         self.random = random.Random(seed)
         self.seed = seed
+        self._draws = random.Random(f"{seed}/durations")
+        self._mixed = faults and durations is None  # not all drivers have the same lease
+        self.durations = durations or (draw_durations(self._draws) if faults else USUAL)
+        self._calm = False
         self.now = 0.0
         self.loss = 0.05 if faults else 0.0
         self.store = Store()
@@ -137,15 +141,36 @@ class World:
     def new_name(self) -> str:
         return f"driver-{next(self._names)}"
 
+    def lease_times(self) -> LeaseTimes:
+        """Of the next driver."""
+        times = self.durations.times
+        return draw_owner_times(self._draws, times) if self._mixed else times
+
     # Planted bugs replace these two.
     def make_lease(self, name: str) -> Lease:
-        return Lease(name, TIMES)
+        return Lease(name, self.lease_times())
 
     def may_write(self, lease: Lease, now_ms: float) -> bool:
         return lease.held(now_ms)
 
+    def between(self, range_ms: tuple[float, float]) -> float:
+        return self.random.uniform(*range_ms)
+
     def delay(self) -> float:
-        return self.random.choice([1.0, 10.0, self.random.uniform(0, 150)])
+        """Of a message. In calm times nobody gives it up."""
+        longest = self.durations.delay_ms
+        if self._calm:
+            longest = min(longest, self.durations.give_up_ms / 3, self.durations.times.lease_ms / 50)
+        return self.random.choice([longest / 150, longest / 15, self.random.uniform(0, longest)])
+
+    def send(self, driver: Driver, arrived: Callable[[], None]) -> None:
+        """To a store: on its way it may be lost, or come, and take effect, long after its sender has given up."""
+        arrives: float | None = self.delay()
+        if self.random.random() < self.loss or self.now < driver.cut_off_until:
+            late = self.random.choice([3 * self.durations.give_up_ms, 2 * self.durations.times.lease_ms])
+            arrives = self.random.choice([None, self.random.uniform(0, late)])
+        if arrives is not None:
+            self.later(arrives, arrived)
 
     def at(self, time: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), do))
@@ -165,15 +190,26 @@ class World:
 
     def heal(self) -> None:
         self.loss = 0.0
+        self._calm = True
         self._fault = lambda: None  # type: ignore[method-assign]
         for driver in self.drivers:
             driver.frozen_until = driver.cut_off_until = 0.0
+        self._replace_losers()
+
+    def _replace_losers(self) -> None:
+        """A process supervisor starts them again."""
+        for driver in [d for d in self.drivers if d.alive and isinstance(d.lease.state, Over)]:
+            driver.alive = False
+            self.drivers.append(self.make_driver(self.new_name()))
 
     def _fault(self) -> None:
+        if self.random.random() < 0.5:
+            self._replace_losers()
         driver = self.random.choice([d for d in self.drivers if d.alive])
         if self.random.random() < 0.6:  # most of all to the one that matters
             driver = next((d for d in self.drivers if d.held()), driver)
-        length = self.random.choice([50.0, 500.0, 1000.0, 1200.0, 3000.0])
+        lease_ms = self.durations.times.lease_ms
+        length = lease_ms * self.random.choice([any_ms(self.random, 0.03, 5.0), self.random.uniform(0.8, 1.5)])
         kind = self.random.randrange(4)
         self.struck[_FAULTS[kind]] += 1
         match kind:
@@ -186,8 +222,8 @@ class World:
                 self.drivers.append(self.make_driver(self.new_name()))
             case 3:
                 driver.frozen_until = self.now + length
-                driver.cut_off_until = driver.frozen_until + self.random.uniform(0, 2000)
-        self.later(self.random.uniform(100, 2000), lambda: self._fault())
+                driver.cut_off_until = driver.frozen_until + self.random.uniform(0, 2 * lease_ms)
+        self.later(lease_ms * self.random.uniform(0.1, 2.0), lambda: self._fault())
 
     def _check(self) -> None:
         """By their own clocks, frozen or not, no two may believe."""
@@ -208,11 +244,12 @@ class World:
 
 def run_lease_world(world: World) -> World:
     """To its end: faults for a while, then none. Raises BrokenLease."""
-    world.run(FAULTY_MS)
+    durations = world.durations
+    world.run(durations.faulty_ms)
     world.heal()
-    world.run(FAULTY_MS + 5_000)
+    world.run(durations.faulty_ms + durations.settled_ms)
     before = len(world.log)
-    world.run(FAULTY_MS + 6_000)
+    world.run(durations.faulty_ms + durations.settled_ms + durations.proof_ms)
     world.check_log()
     if len(world.log) == before:
         raise BrokenLease(f"seed {world.seed}: nobody owns it although nothing fails any more")

@@ -9,7 +9,8 @@ import pytest
 
 from tests.simulation.leader_world import Checkpoint, LeaderDriver, LeaderWorld
 from tests.simulation.leader_world import run_leader_world as run
-from tests.simulation.lease_world import TIMES, BrokenLease
+from tests.simulation.lease_world import BrokenLease
+from tests.simulation.world_durations import USUAL
 from tidegate.jobmanager.leadership.record_claim import (
     Claiming,
     RecordAnswer,
@@ -26,9 +27,12 @@ def test_what_is_committed_is_one_chain_whatever_fails(seed: int) -> None:
 
 
 def test_leaders_change_and_checkpoints_are_made_under_faults() -> None:
-    worlds = [run(LeaderWorld(seed)) for seed in range(10)]
+    worlds = [run(LeaderWorld(seed, durations=USUAL)) for seed in range(10)]
     assert min(len(world.epochs) for world in worlds) > 2
     assert min(len(world.target.chain) for world in worlds) > 20
+    worlds = [run(LeaderWorld(seed)) for seed in range(10)]
+    assert sum(len(world.epochs) for world in worlds) > 50
+    assert sum(len(world.target.chain) for world in worlds) > 200
 
 
 def test_an_undisturbed_leader_stays() -> None:
@@ -58,7 +62,7 @@ class NotSealed(LeaderWorld):
                     return self._own(self._signed(answer.record, answer.record.epoch + 1), answer.version)
                 return super().on_answer(answer, now_ms, held)
 
-        return Planted(name, super().make_claim(name).candidate, "the record", retry_ms=50.0)
+        return Planted(name, super().make_claim(name).candidate, "the record", retry_ms=self.durations.retry_ms)
 
 
 class RecordBeforeMetadata(LeaderWorld):
@@ -71,7 +75,7 @@ class RecordBeforeMetadata(LeaderWorld):
 class CommittedBeforeTheRecord(LeaderWorld):
     def begin_checkpoint(self, driver: LeaderDriver, checkpoint: Checkpoint) -> None:
         super().begin_checkpoint(driver, checkpoint)
-        self.later(self.delay() + 100, lambda: self.target.commit(checkpoint))
+        self.later(self.delay() + self.durations.times.lease_ms / 10, lambda: self.target.commit(checkpoint))
 
 
 class GivenUpTooEarly(LeaderWorld):
@@ -91,7 +95,7 @@ class GivenUpTooEarly(LeaderWorld):
                 self.state = type(self.state)(record, version)  # type: ignore[call-arg, arg-type]
                 return self._next()
 
-        return Planted(name, super().make_claim(name).candidate, "the record", retry_ms=50.0)
+        return Planted(name, super().make_claim(name).candidate, "the record", retry_ms=self.durations.retry_ms)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,7 @@ class NeverRenewed(LeaderWorld):
             def on_tick(self, now_ms: float) -> Instruction | None:
                 return None if self.epoch and self.held(now_ms) else super().on_tick(now_ms)
 
-        return Planted(name, TIMES)
+        return Planted(name, self.lease_times())
 
 
 def test_a_lease_that_is_not_renewed_is_found() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.lease_world import TIMES, BrokenLease, World
+from tests.simulation.lease_world import BrokenLease, World
 from tests.simulation.lease_world import run_lease_world as run
+from tests.simulation.world_durations import USUAL
 from tidegate.storage.leases.lease import Answer, End, Instruction, Lease, LeaseRecord, LeaseTimes, Over, Put, Stored
 
 
@@ -17,8 +18,8 @@ def test_there_is_one_owner_per_epoch_whatever_fails(seed: int) -> None:
 
 
 def test_the_lease_moves_on_under_faults() -> None:
-    epochs = [run(World(seed)).log[-1][2] for seed in range(10)]
-    assert min(epochs) > 2
+    assert min(run(World(seed, durations=USUAL)).log[-1][2] for seed in range(10)) > 2
+    assert sum(run(World(seed)).log[-1][2] for seed in range(10)) > 50
 
 
 def test_an_undisturbed_owner_keeps_it() -> None:
@@ -73,9 +74,20 @@ class Impatient(World):
     def make_lease(self, name: str) -> Lease:
         class Planted(Lease):
             def _wait_ms(self, record: LeaseRecord | None) -> float:
-                return TIMES.lease_ms / 2
+                return self.times.lease_ms / 2
 
-        return Planted(name, TIMES)
+        return Planted(name, self.lease_times())
+
+
+class WaitsAsLongAsItsOwnLease(World):
+    """And not as long as the owner has said that it trusts its own."""
+
+    def make_lease(self, name: str) -> Lease:
+        class Planted(Lease):
+            def _wait_ms(self, record: LeaseRecord | None) -> float:
+                return self.times.lease_ms * (1 + self.times.drift)
+
+        return Planted(name, self.lease_times())
 
 
 class TrustedFromTheAnswer(World):
@@ -85,7 +97,7 @@ class TrustedFromTheAnswer(World):
                 self._begun = dict.fromkeys(self._begun, now_ms)
                 return super().on_answer(answer, now_ms)
 
-        return Planted(name, TIMES)
+        return Planted(name, self.lease_times())
 
 
 class NeverRenewed(World):
@@ -94,7 +106,7 @@ class NeverRenewed(World):
             def on_tick(self, now_ms: float) -> Instruction | None:
                 return None if self.epoch and self.held(now_ms) else super().on_tick(now_ms)
 
-        return Planted(name, TIMES)
+        return Planted(name, self.lease_times())
 
 
 class WithoutConditions(World):
@@ -119,11 +131,20 @@ class SameEpoch(World):
             def _put(self, epoch: int, expected: str | None, now_ms: float) -> Instruction:
                 return super()._put(1, expected, now_ms)
 
-        return Planted(name, TIMES)
+        return Planted(name, self.lease_times())
 
 
 @pytest.mark.parametrize(
-    "planted", [Unchecked, Impatient, TrustedFromTheAnswer, WithoutConditions, SameEpoch], ids=lambda p: p.__name__
+    "planted",
+    [
+        Unchecked,
+        Impatient,
+        WaitsAsLongAsItsOwnLease,
+        TrustedFromTheAnswer,
+        WithoutConditions,
+        SameEpoch,
+    ],
+    ids=lambda p: p.__name__,
 )
 def test_planted_bugs_are_found(planted: Callable[[int], World]) -> None:
     for seed in range(60):
