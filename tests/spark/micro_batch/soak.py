@@ -35,7 +35,6 @@ MASTERS = (
 CLUSTER_EACH = 4  # rounds
 KILLS_PER_ROUND = 6
 PATIENT = {"SPARK_AUTH_SOCKET_TIMEOUT": "300"}  # s; Spark's Python processes give up after 15 on a busy machine
-ROUND_S = 420.0
 
 
 class Round:
@@ -64,24 +63,26 @@ class Round:
 
     def _until_finished(self) -> str:
         command = [sys.executable, "-m", "tests.spark.micro_batch.soak_job", self.kind, str(self._folder), self._master]
-        end, log = time.monotonic() + ROUND_S, self._folder / "log"
-        while time.monotonic() < end:
+        log = self._folder / "log"
+        for _ in range(KILLS_PER_ROUND + 1):  # each of them may have ended a driver
             with open(log, "ab") as out:
                 driver = subprocess.Popen(
                     command, stdout=out, stderr=out, env=os.environ | spark_installation() | PATIENT
                 )
             try:
                 killed = self._killing(driver)
-                code = driver.wait(max(1.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                break
+                while a_batch_more(self._folder, driver):
+                    pass
+                code = driver.poll()
             finally:
                 kill_all(driver)
             if code == 0:
                 return ""
+            if code is None:
+                return f"no batch more has come:\n{log.read_text()[-3000:]}"
             if killed not in ("driver", "jvm"):
                 return f"the driver ended with {code}, and nobody had killed it:\n{log.read_text()[-3000:]}"
-        return f"it has not finished within {ROUND_S:.0f} s:\n{log.read_text()[-3000:]}"
+        return f"it has ended more often than it was killed:\n{log.read_text()[-3000:]}"
 
     def _killing(self, driver: subprocess.Popen[bytes]) -> str:
         """Returns the last victim, when the driver is gone or all kills are done."""
