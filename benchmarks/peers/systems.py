@@ -89,7 +89,10 @@ class Run:
         of_flink = self.system in (PYFLINK, PYFLINK_THREADS)
         if of_flink:
             configuration["pipeline.object-reuse"] = "true"
-            if job.name != "window":  # which fail without metrics
+            if job.name == "window":  # whose states are many, and which fail without metrics
+                configuration["python.state.cache-size"] = "200000"
+                configuration["python.fn-execution.bundle.time"] = "10000"
+            else:
                 configuration["python.metric.enabled"] = "false"
             configuration["python.execution-mode"] = "thread" if self.system.threads else "process"
             # Long bundles for throughput; otherwise each record is one, and none waits for others.
