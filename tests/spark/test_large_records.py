@@ -40,8 +40,9 @@ def _peak() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
 
-@pytest.mark.parametrize(("count", "size", "most"), [(200, 5 * MB, 500 * MB), (4, 100 * MB, 2500 * MB)])
+@pytest.mark.parametrize(("count", "size", "most"), [(400, 5 * MB, 500 * MB), (4, 100 * MB, 2500 * MB)])
 def test_large_records_through_a_keyed_exchange(make_env: MakeEnv, count: int, size: int, most: int) -> None:
+    """Nothing restarts it: a heartbeat that is missed would end the job."""
     env = make_env(2, {"heartbeat.interval": "500 ms", "heartbeat.timeout": "6 s"})
     stream = env.from_collection(list(range(count))).map(Large(size)).key_by(lambda r: r[0]).process(Checked())
     with stream.execute_and_collect() as results:
