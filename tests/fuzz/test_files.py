@@ -22,6 +22,7 @@ from tidegate.connectors.files.part_files import LocalPartFiles, OutputFileError
 from tidegate.jobmanager.job_view import JobView
 from tidegate.state.savepoint.tables import columns_of, read_table
 from tidegate.storage.checksums import checksum
+from tidegate.storage.compression import ZLIB, compress, decompress
 from tidegate.storage.files import open_files
 from tidegate.storage.handles import CheckpointMetadata, FileRange, InlineBytes, SlotRestore
 from tidegate.storage.job_lock import _decode as decode_lock
@@ -105,6 +106,22 @@ def test_a_range_of_state_is_what_was_written_or_an_error(
             return
     assert path == "state"
     assert data == written[offset : offset + length]
+
+
+STATE = [b"", b"x", bytes(range(256)) * 40, b"abc" * 10_000]
+PACKED = [compress(data, ZLIB) for data in STATE]
+
+
+@fuzzed
+@given(st.one_of(st.binary(max_size=200), damaged(PACKED)), st.sampled_from([ZLIB, ZLIB, "", "zstd", "\x00"]))
+def test_compressed_state_is_what_was_packed_or_an_error(data: bytes, codec: str) -> None:
+    """As it comes when the checksum beside it has been damaged in the same way."""
+    state, error = refusal(lambda: decompress(data, codec), SnapshotError)
+    if error is not None:
+        assert codec
+        assert isinstance(error, SnapshotDamagedError) == (codec == ZLIB)
+    else:
+        assert state == data if not codec else state in STATE
 
 
 @fuzzed

@@ -148,6 +148,8 @@ class FakeOutput:
 class FakeLock:
     """Leases have a simulation of their own."""
 
+    ends_with_its_owner = True
+
     def acquire(self, now_ms: float) -> None: ...
 
     def check(self) -> None: ...

@@ -279,6 +279,37 @@ def test_a_slot_that_does_not_hear_the_driver_for_too_long_leaves(
     link.main_left.set()
 
 
+def test_a_slow_connection_to_the_driver_is_none_that_is_lost(master: Master, proxy: CutProxy) -> None:
+    """A chunk of a few bytes takes its time, every message of them many; but the driver is heard more often than the
+    timeout asks for."""
+    proxy.slow_down(chunk=100, pause_s=0.05)  # a heartbeat each way needs several
+    link = master.link(heartbeat_interval_ms=100, heartbeat_timeout_ms=20_000)
+    for n in range(3):
+        link.send(SlotReady(attempt=AttemptNumber(0), slot=SlotIndex(n)))
+        assert master.receive_a(SlotReady).slot == n
+        master.router.send_multipart((b"me", encode(MasterHeartbeat(attempt=AttemptNumber(0)))))
+        assert eventually(lambda n=n: len(master.delivered) == n + 1)
+    assert not any(isinstance(message, Leave) for message in master.delivered)
+
+
+def test_a_connection_that_is_slower_than_the_timeout_is_one_that_is_lost(
+    master: Master, proxy: CutProxy, kills: list[int]
+) -> None:
+    """What the driver says is under way all the time, and comes later than the slot waits for it."""
+    link = master.link(heartbeat_timeout_ms=400)
+    master.receive()
+    master.router.send_multipart((b"me", encode(MasterHeartbeat(attempt=AttemptNumber(0)))))
+    assert eventually(lambda: master.delivered)
+    proxy.slow_down(chunk=10, pause_s=1.0)  # some ten chunks for a heartbeat
+    while not any(isinstance(message, Leave) for message in master.delivered):
+        master.router.send_multipart((b"me", encode(MasterHeartbeat(attempt=AttemptNumber(0)))))
+        time.sleep(0.05)
+    left = master.delivered[-1]
+    assert isinstance(left, Leave)
+    assert "has not answered" in left.reason
+    link.main_left.set()
+
+
 def test_a_broken_connection_to_the_driver_is_noticed_at_once(master: Master, proxy: CutProxy) -> None:
     link = master.link()
     master.receive()

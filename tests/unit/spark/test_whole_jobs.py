@@ -93,9 +93,30 @@ def nobody_hears_the_driver(network: Network) -> None:
     network.control[0].go_on()
 
 
+def slow_to_the_driver(network: Network) -> None:
+    """Each message takes some hundred ms on its way and back: less than the timeout of the heartbeats."""
+    network.control[0].slow_down(chunk=16_000, pause_s=0.1)
+    time.sleep(2.5)
+    network.control[0].slow_down(chunk=65_536, pause_s=0.0)
+
+
+def too_slow_to_the_driver(network: Network) -> None:
+    """A heartbeat takes longer than the timeout, though something is under way all the time."""
+    network.control[0].slow_down(chunk=20, pause_s=1.0)
+    time.sleep(4.0)
+    network.control[0].slow_down(chunk=65_536, pause_s=0.0)
+
+
 @pytest.mark.parametrize(
     ("hurt", "attempts"),
-    [(short_cuts, 0), (broken_between_slots, 1), (driver_hears_nobody, 1), (nobody_hears_the_driver, 1)],
+    [
+        (short_cuts, 0),
+        (broken_between_slots, 1),
+        (driver_hears_nobody, 1),
+        (nobody_hears_the_driver, 1),
+        (slow_to_the_driver, 0),
+        (too_slow_to_the_driver, 1),
+    ],
     ids=lambda v: getattr(v, "__name__", ""),
 )
 def test_the_output_is_exact_after_a_partition(

@@ -8,6 +8,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tidegate.common.ids import CheckpointId, OperatorId
 from tidegate.connectors.files.part_files import LocalPartFiles, hidden_path
 from tidegate.spark.micro_batch.location import CheckpointLocation
 from tidegate.spark.micro_batch.prepared import Prepared
+from tidegate.storage import files as storage_files
 from tidegate.storage.cleanup import Deletion, OrderedDeletions
 from tidegate.storage.files import LocalFiles, write_file
 from tidegate.storage.job_directory import METADATA_NAME, checkpoint_directory, metadata_file
@@ -86,7 +88,7 @@ def test_what_was_committed_is_there_and_whole(disk: LosingDisk) -> None:
     assert moments() > 20
 
 
-def test_a_checkpoint_that_is_deleted_never_looks_complete_without_its_files(disk: LosingDisk) -> None:
+def test_a_deleted_checkpoint_never_looks_complete_in_part(disk: LosingDisk) -> None:
     shared = ["shared/a", "shared/b"]
 
     def check(after: Path) -> None:
@@ -212,3 +214,61 @@ def test_part_files_that_a_checkpoint_knows_can_be_published(how: str, disk: Los
 def test_metadata_is_what_makes_a_checkpoint_complete() -> None:
     """The tests above go by its name."""
     assert metadata_file(CheckpointId(1)).endswith(METADATA_NAME)
+
+
+# ---------------------------------------------------------------- planted bugs: each is found
+
+
+def bytes_are_not_synced_before_the_rename(patch: pytest.MonkeyPatch) -> None:
+    def commit(self: Any) -> None:
+        self._file.close()
+        os.rename(self._temporary, self._path)
+        storage_files.sync_directory(os.path.dirname(self._path))
+
+    patch.setattr(storage_files._LocalOutput, "commit", commit)
+
+
+def names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(storage_files, "sync_directory", lambda path: None)
+
+
+def files_are_written_in_place(patch: pytest.MonkeyPatch) -> None:
+    def in_place(files: LocalFiles, path: str, data: bytes) -> None:
+        full = files.describe(path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        with open(full, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        storage_files.sync_directory(os.path.dirname(full))
+
+    patch.setattr(f"{__name__}.write_file", in_place)
+
+
+def deletions_of_metadata_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    delete = LocalFiles.delete_file
+    patch.setattr(LocalFiles, "delete_file", lambda self, path, for_good=False: delete(self, path))
+
+
+@pytest.mark.parametrize(
+    ("plant", "test"),
+    [
+        (bytes_are_not_synced_before_the_rename, test_what_was_committed_is_there_and_whole),
+        (names_are_not_synced, test_what_was_committed_is_there_and_whole),
+        (files_are_written_in_place, test_what_was_committed_is_there_and_whole),
+        (
+            deletions_of_metadata_are_not_synced,
+            test_a_deleted_checkpoint_never_looks_complete_in_part,
+        ),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_a_write_that_is_lost_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    test: Callable[[LosingDisk], None],
+    disk: LosingDisk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        test(disk)
