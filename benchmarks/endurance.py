@@ -2,8 +2,8 @@
 
 `python -m benchmarks.endurance --minutes 60 --out FOLDER`: two jobs at once, one on each state backend, a checkpoint
 every 50 ms, a worker killed with SIGKILL every 20 seconds. A line of figures every five seconds goes to
-`FOLDER/endurance.csv`, and `FOLDER/endurance.svg` is drawn from it. Not part of `make bench`: it takes as long as it is
-told.
+`FOLDER/endurance.csv`, and `FOLDER/endurance.svg` (memory) and `FOLDER/endurance-counts.svg` (descriptors, threads,
+files) are drawn from it. Not part of `make bench`: it takes as long as it is told.
 """
 
 from __future__ import annotations
@@ -155,18 +155,30 @@ def compare(out: Path, records: int) -> tuple[int, int]:
     return sum((expected - found).values()), sum((found - expected).values())
 
 
-COLOURS = {"driver MB": "#1f77b4", "jvm MB": "#7f7f7f", "hashmap worker MB": "#2ca02c", "rocksdb worker MB": "#d62728"}
+MEMORY = {"driver MB": "#1f77b4", "jvm MB": "#7f7f7f", "hashmap worker MB": "#2ca02c", "rocksdb worker MB": "#d62728"}
+COUNTS = {
+    "driver descriptors": "#1f77b4",
+    "largest worker descriptors": "#d62728",
+    "driver threads": "#2ca02c",
+    "checkpoint files": "#7f7f7f",
+}
 
 
 def draw(folder: Path) -> None:
-    """Resident memory over time, as a picture that needs no library."""
+    """Over time, as pictures that need no library: resident memory; descriptors, threads and files."""
     with open(folder / "endurance.csv", newline="") as source:
         rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(source)]
+    (folder / "endurance.svg").write_text(picture(rows, "Resident memory (MB) under a kill every 20 s", MEMORY))
+    counted = "Descriptors, threads and files of checkpoints under a kill every 20 s"
+    (folder / "endurance-counts.svg").write_text(picture(rows, counted, COUNTS))
+
+
+def picture(rows: list[dict[str, float]], title: str, colours: dict[str, str]) -> str:
     end = rows[-1]["seconds"]
-    top = max(row[name] for row in rows for name in COLOURS) * 1.1
+    top = max(row[name] for row in rows for name in colours) * 1.1
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 320" font-family="sans-serif" font-size="12">',
-        '<rect width="760" height="320" fill="white"/>',
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 320" font-family="sans-serif" font-size="12">',
+        '<rect width="780" height="320" fill="white"/>',
     ]
     for step in range(5):
         y = 270 - step * 60
@@ -174,12 +186,11 @@ def draw(folder: Path) -> None:
         parts.append(f'<text x="44" y="{y + 4}" text-anchor="end">{top * step / 4:.0f}</text>')
     for step in range(5):
         parts.append(f'<text x="{50 + step * 137}" y="290" text-anchor="middle">{end * step / 4 / 60:.0f} min</text>')
-    for i, (name, colour) in enumerate(COLOURS.items()):
+    for i, (name, colour) in enumerate(colours.items()):
         points = " ".join(f"{50 + r['seconds'] / end * 548:.1f},{270 - r[name] / top * 240:.1f}" for r in rows)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         parts.append(f'<text x="610" y="{40 + i * 18}" fill="{colour}">{name}</text>')
-    parts.append('<text x="50" y="20">Resident memory (MB) under a kill every 20 s</text></svg>')
-    (folder / "endurance.svg").write_text("\n".join(parts) + "\n")
+    return "\n".join([*parts, f'<text x="50" y="20">{title}</text></svg>', ""])
 
 
 def main() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 import benchmarks
-from benchmarks import control_plane, copies
+from benchmarks import control_plane, copies, endurance
 
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
 
@@ -48,3 +50,15 @@ def test_what_the_job_manager_costs_is_measured() -> None:
 def test_the_growth_is_that_to_the_largest_size() -> None:
     figures = control_plane.figures_of((10, 20, 40))
     assert figures[-1].name == "CPU per subtask and checkpoint, 40 over 20"
+
+
+def test_the_endurance_run_draws_memory_and_what_else_may_leak(tmp_path: Path) -> None:
+    rows = ["10.0,140.0,390.0,70.0,110.0,52,46,23,21,100,0", "20.0,141.0,400.0,71.0,120.0,52,46,24,59,200,1"]
+    (tmp_path / "endurance.csv").write_text("\n".join([",".join(endurance.COLUMNS), *rows]) + "\n")
+    endurance.draw(tmp_path)
+    for name, columns in (("endurance.svg", endurance.MEMORY), ("endurance-counts.svg", endurance.COUNTS)):
+        picture = ElementTree.parse(tmp_path / name).getroot()
+        texts = [part.text for part in picture if part.tag.endswith("text")]
+        lines = [part for part in picture if part.tag.endswith("polyline")]
+        assert set(columns) <= set(texts)
+        assert [len(line.attrib["points"].split()) for line in lines] == [2] * 4

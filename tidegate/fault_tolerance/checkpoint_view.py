@@ -11,7 +11,7 @@ from tidegate.fault_tolerance.barriers.statistics import CheckpointRecord, Check
 from tidegate.storage.handles import SnapshotMetrics
 
 
-class SubtaskCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+class SubtaskCheckpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True):  # see `storage.handles`
     """What one subtask has said of its part."""
 
     vertex: VertexId

@@ -105,11 +105,11 @@ class PendingCheckpoint:
         for vertex in self._graph.vertices:
             tasks = [self.snapshots[vertex.vertex_id, SubtaskIndex(i)] for i in range(vertex.parallelism)]
             for node in vertex.operators:
+                nothing = OperatorSnapshot(operator_id=node.operator_id, name=node.name, uid=node.uid or "")
                 by_subtask = []
                 for task in tasks:
                     own = [o for o in task.operators if o.operator_id == node.operator_id]
-                    none = OperatorSnapshot(operator_id=node.operator_id, name=node.name, uid=node.uid or "")
-                    by_subtask.append(own[0] if own else none)
+                    by_subtask.append(own[0] if own else nothing)
                 operators.append(
                     OperatorMetadata(
                         operator_id=node.operator_id,

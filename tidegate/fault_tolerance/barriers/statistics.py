@@ -6,6 +6,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tidegate.common.ids import AttemptNumber, CheckpointId, SubtaskIndex, VertexId
 from tidegate.fault_tolerance.barriers.failures import CheckpointFailureReason
 from tidegate.fault_tolerance.barriers.request_decider import CheckpointKind
@@ -18,8 +20,7 @@ class CheckpointStatus(enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
-class SubtaskRecord:
+class SubtaskRecord(msgspec.Struct, frozen=True, gc=False):  # see `storage.handles`
     acknowledged_ms: float
     end_to_end_ms: float  # from the trigger to the acknowledgement
     end_of_data: bool
