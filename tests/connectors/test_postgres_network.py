@@ -6,6 +6,8 @@ import logging
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,18 @@ import pytest
 
 from tests.connectors.broker import Broker
 from tests.connectors.database import Database, running_database
-from tests.connectors.kafka_kit import barrier
+from tests.connectors.kafka_kit import WallClock, barrier
 from tests.connectors.kills import Feeder, counted
 from tests.connectors.on_processes import environment, start_job
-from tests.connectors.test_postgres_sink import open_writer, to
+from tests.connectors.test_postgres_sink import barrier_of, open_writer, to
 from tests.spark.recovery_kit import assert_exact, completed, until, with_checkpoints
 from tidegate.common.errors import ConfigurationError
 from tidegate.connectors.postgres import connection as connection_module
+from tidegate.connectors.postgres import replication as replication_module
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
-from tidegate.connectors.postgres.replication import _connected
+from tidegate.connectors.postgres.jdbc import JdbcExecutionOptions, JdbcSink
+from tidegate.connectors.postgres.replication import ReplicationStream, _connected
+from tidegate.contracts.connectors import SourceContext
 from tidegate.datastream.connectors.postgres import PostgresChangeSource, PostgresSink, PostgresSource
 from tidegate.taskmanager.failure import may_pass
 
@@ -47,6 +52,97 @@ def test_a_network_that_drops_packets_is_noticed_unless_the_url_says_otherwise(d
     none = DatabaseUrl.checked("PostgresSink", f"{database.url}?keepalives=0")
     with none.connect() as connection:
         assert options_of(connection.fileno())[0] == 0
+
+
+@pytest.mark.parametrize("how", ["append", "upsert", "jdbc", "pages", "changes", "slot"])
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_connection_that_breaks_is_not_the_fault_of_the_program(
+    name: str, how: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the connector was: the restart strategy alone decides."""
+    with running_database() as database:
+        database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY)")
+        database.execute(f"INSERT INTO {name} VALUES (1)")
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
+        database.execute(f"CREATE PUBLICATION {name} FOR TABLE {name}")
+        ended: Callable[[], Any] = database.kill if end == "killed" else database.stop
+        if how == "changes" and end == "stopped":  # which waits for this reader to confirm all
+            ended = partial(database.execute, f"SELECT pg_terminate_backend(pid) {WALSENDERS}")
+        monkeypatch.setattr(connection_module, "_WAIT_SECONDS", 0.1)
+        fails = {"append": in_append, "upsert": in_upsert, "jdbc": in_jdbc, "pages": in_pages}
+        fails |= {"changes": in_changes, "slot": in_slot}
+        with pytest.raises(PostgresError) as told:
+            fails[how](database, name, ended, monkeypatch)
+        assert may_pass(told.value), told.value
+
+
+WALSENDERS = "FROM pg_stat_activity WHERE backend_type = 'walsender'"
+
+
+def in_append(database: Database, table: str, ended: Callable[[], Any], _: Any) -> None:
+    writer = open_writer(to(database, table).set_outage_timeout(100).build())
+    writer.write_batch([(2,)], None)
+    ended()
+    barrier(writer)
+
+
+def in_upsert(database: Database, table: str, ended: Callable[[], Any], _: Any) -> None:
+    writer = open_writer(to(database, table).upsert().set_outage_timeout(100).build())
+    writer.write_batch([(2,)], None)
+    ended()
+    writer.committer.commit(barrier(writer))
+
+
+def in_jdbc(database: Database, table: str, ended: Callable[[], Any], _: Any) -> None:
+    url = DatabaseUrl.checked("JdbcSink", database.url).waiting(100)
+    sink = JdbcSink(f"INSERT INTO {table} VALUES (?)", ["id"], url, JdbcExecutionOptions(max_retries=1))
+    writer = open_writer(sink)
+    writer.write_batch([(2,)], None)
+    ended()
+    writer.flush(False)
+
+
+def in_pages(database: Database, table: str, ended: Callable[[], Any], _: Any) -> None:
+    build = PostgresSource.builder().set_url(database.url).set_outage_timeout(100)
+    source = build.set_table(table).set_key_column("id").build()
+    (split,) = source.create_splits(1)
+    ended()
+    reader = source.create_reader(split, None, SourceContext("source", 0, 1, WallClock()))
+    until(lambda: reader.poll(10), "a page", 30)
+
+
+def in_changes(database: Database, table: str, ended: Callable[[], Any], _: Any) -> None:
+    stream = ReplicationStream(DatabaseUrl.checked("PostgresChangeSource", database.url), table, table, 0)
+    try:
+        stream.take(10)
+        ended()
+        until(lambda: stream.take(10) and False, "its end", 30)
+    finally:
+        stream.close()
+
+
+def in_slot(database: Database, table: str, ended: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def connected(url: DatabaseUrl) -> Any:
+        connection = _connected(url)
+        ended()
+        return connection
+
+    monkeypatch.setattr(replication_module, "_connected", connected)
+    ReplicationStream(DatabaseUrl.checked("PostgresChangeSource", database.url), table, table, 0)
+
+
+def test_a_full_disk_in_a_copy_is_not_the_fault_of_the_program(database: Database, name: str) -> None:
+    database.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY)")
+    database.execute(
+        f"CREATE FUNCTION {name}_full() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN RAISE EXCEPTION ''could not extend file'' USING ERRCODE = ''disk_full''; END'"
+    )
+    database.execute(f"CREATE TRIGGER full_disk BEFORE INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION {name}_full()")
+    writer = open_writer(to(database, name).build())
+    with pytest.raises(PostgresError, match="disk is full; the job goes on") as told:
+        barrier_of(writer, [(1,)])
+    assert may_pass(told.value)
+    writer.close()
 
 
 def test_a_database_that_is_away_is_waited_for_as_long_as_the_job_says(

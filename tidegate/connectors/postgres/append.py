@@ -2,7 +2,8 @@
 
 A prepared transaction belongs to no session: it survives the worker, and the database's own crash, until somebody says
 COMMIT PREPARED. A commit that is repeated finds nothing prepared under its name; then the transaction's number tells
-what became of it (`pg_xact_status`): committed before, or rolled back by somebody, which is an error.
+what became of it (`pg_xact_status`): committed before, or rolled back by somebody, which is an error. The database
+forgets the ends of old transactions; rows that are still as such a one wrote them tell that it was committed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
 from tidegate.connectors.postgres.prefix import take_prefix
-from tidegate.connectors.postgres.tables import Table, copy_rows, look_up, quoted, rows_of
+from tidegate.connectors.postgres.tables import Table, copy_rows, look_up, quoted, quoted_table, rows_of
 from tidegate.contracts.connectors import CommittableLostError, Committer, SinkContext, SinkWriter
 
 _LOCK_SECONDS = 30.0  # that a COPY waits for another transaction, unless the url sets lock_timeout itself
@@ -142,7 +143,7 @@ class AppendWriter(SinkWriter[Any, PreparedTransaction]):
                 "options='-c lock_timeout=...' in the url"
             )
         refused = self._url.refused(f"writing to {self._table.name}", error)
-        return PostgresError(f"{refused}{hint}")
+        return type(refused)(f"{refused}{hint}")  # whether it may pass is said by the type
 
     def prepare_commit(self) -> list[PreparedTransaction]:
         import psycopg
@@ -183,8 +184,10 @@ class PreparedTransactionLostError(PostgresError, CommittableLostError):
 
 
 class AppendCommitter(Committer[PreparedTransaction]):
-    def __init__(self, url: DatabaseUrl, opened: OpenNames) -> None:
+    def __init__(self, url: DatabaseUrl, table: str, accept_forgotten: bool, opened: OpenNames) -> None:
         self._url = url
+        self._table = table
+        self._accept_forgotten = accept_forgotten
         self._open = opened
         self._connection: Any = None
 
@@ -231,8 +234,42 @@ class AppendCommitter(Committer[PreparedTransaction]):
                 "the checkpoint that this job started from, was rolled back by somebody. Its rows are not in the "
                 "table: start from another snapshot"
             )
-        if status is None:
-            _log.warning("transaction %s is so old that the database has forgotten its end", transaction.name)
+        if status is None and not self._has_rows_of(transaction):
+            self._check_forgotten(transaction)
+
+    def _has_rows_of(self, transaction: PreparedTransaction) -> bool:
+        """Whether rows are in the table as this transaction, long ago, has written them: then it was committed. It
+        looks at all rows. Numbers in rows have 32 bits: one of another transaction, 4 billion before or after, could be
+        taken for it, but hardly in the rows of this table."""
+        import psycopg
+
+        try:
+            ((found,),) = self._connection.execute(
+                f"SELECT EXISTS (SELECT 1 FROM {quoted_table(self._table)} WHERE xmin = %s::text::xid)",
+                [str(transaction.number % 2**32)],
+            ).fetchall()
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn):  # of a view, say
+            return False
+        return bool(found)
+
+    def _check_forgotten(self, transaction: PreparedTransaction) -> None:
+        what = f"transaction {transaction.name} (number {transaction.number})"
+        if self._accept_forgotten:
+            _log.warning(
+                "%s, %s: %s is taken for committed, as accept_forgotten_transactions allows",
+                self._url.connector,
+                self._url,
+                what,
+            )
+            return
+        raise PreparedTransactionLostError(
+            f"{self._url.connector}, {self._url}: nobody can tell any more whether {what}, which belongs to the "
+            "checkpoint that this job started from, was committed or rolled back: it is so old that the database has "
+            f"forgotten its end, and no row that can be seen in {self._table} is still as it wrote it. Look whether "
+            "the rows of that checkpoint came into the table (they may have been changed or deleted since). If they "
+            "did, or may be missing: accept_forgotten_transactions() of the sink's builder. Otherwise start from "
+            "another snapshot"
+        )
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

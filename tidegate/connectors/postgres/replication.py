@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
+from tidegate.connectors.postgres.connection import DatabaseUnavailableError, DatabaseUrl, PostgresError
 
 _STATUS_SECONDS = 1.0
 _EPOCH = 946_684_800  # PostgreSQL counts from the year 2000
@@ -65,7 +65,7 @@ class ReplicationStream:
     knows to be confirmed. One in the middle of which a reader stopped comes again, whole."""
 
     def __init__(self, url: DatabaseUrl, slot: str, publication: str, start_lsn: int) -> None:
-        from psycopg import pq
+        from psycopg import OperationalError, pq
 
         self._url = url
         self._confirmed = start_lsn
@@ -81,6 +81,7 @@ class ReplicationStream:
         )
         if result.status != self._ok:
             text = self._connection.get_error_message()
+            lost = self._connection.status != pq.ConnStatus.OK  # or the server was stopped: that may pass
             self.close()
             if "is active" in text:
                 raise SlotInUseError(
@@ -92,7 +93,7 @@ class ReplicationStream:
                     f"{url.connector}, {url}: the replication slot {slot} was dropped, and with it the changes that "
                     f"this job has not read. {START_ANEW}"
                 )
-            raise url.refused(f"reading slot {slot}", Exception(text))
+            raise url.refused(f"reading slot {slot}", (OperationalError if lost else Exception)(text))
 
     def take(self, most: int) -> list[bytes | ServerPosition]:
         """Messages of pgoutput that have arrived, and between them positions. Raises `PostgresError` when the
@@ -112,9 +113,7 @@ class ReplicationStream:
                     if length == 0:
                         break
                     if length < 0:
-                        raise PostgresError(
-                            f"{self._url.connector}, {self._url}: the database has ended the replication"
-                        )
+                        raise self._ended()
                     message = bytes(data)
                     if message[:1] == b"w":
                         found.append(message[25:])
@@ -125,6 +124,16 @@ class ReplicationStream:
         except OperationalError as error:
             raise self._url.refused("reading changes", error) from None
         return found
+
+    def _ended(self) -> PostgresError:
+        """The server has said so: with an error, or in good order, as one does that is stopped."""
+        from psycopg import pq
+        from psycopg.errors import error_from_result
+
+        result = self._connection.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            return self._url.refused("reading changes", error_from_result(result))
+        return DatabaseUnavailableError(f"{self._url.connector}, {self._url}: the database has ended the replication")
 
     def has_more(self, seconds: float) -> bool:
         """Waits until something has arrived, or something is wrong with the connection, which `take` then notices. On

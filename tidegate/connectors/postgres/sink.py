@@ -24,8 +24,11 @@ from tidegate.connectors.postgres.tables import (
     check_rights,
     check_temporary,
     check_types,
+    has_indexes,
     look_up,
     may_delete,
+    quoted,
+    unique_collations,
 )
 from tidegate.connectors.postgres.upsert import LotOrder, UpsertCommitter, UpsertWriter
 from tidegate.contracts.connectors import Committer, Sink, SinkContext, SinkWriter
@@ -54,6 +57,7 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         upserts: bool,
         key: tuple[str, ...] | None,
         prefix: str | None,
+        accept_forgotten: bool = False,
     ) -> None:
         self._url = url
         self._table = table
@@ -61,6 +65,7 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         self._upserts = upserts
         self._key = key
         self._prefix = prefix
+        self._accept_forgotten = accept_forgotten
         self._open = OpenNames()
         self._order = LotOrder()
 
@@ -92,7 +97,7 @@ class PostgresSink(Sink[Any, Any], DriverSide):
                     check_free(connection, self._prefix)
 
     def _check_upserts(self, connection: Any, table: Table) -> None:
-        self._check_key(table.columns, table.key)
+        self._check_key(connection, table)
         key = self._key or table.key
         # A column whose new value is taken (`excluded`), or that conflicts are looked for in, has to be readable too.
         others = [column for column in table.columns if column not in key]
@@ -108,8 +113,8 @@ class PostgresSink(Sink[Any, Any], DriverSide):
             )
         prepare_ledger(self._url, connection)
 
-    def _check_key(self, columns: tuple[str, ...], primary: tuple[str, ...]) -> None:
-        key = self._key or primary
+    def _check_key(self, connection: Any, table: Table) -> None:
+        columns, key = table.columns, self._key or table.key
         if not key:
             raise ConfigurationError(
                 f"PostgresSink: table {self._table} has no primary key to upsert by; name the columns of a unique "
@@ -118,6 +123,12 @@ class PostgresSink(Sink[Any, Any], DriverSide):
         for column in key:
             if column not in columns:
                 raise ConfigurationError(f"PostgresSink: the key column '{column}' is not among {', '.join(columns)}")
+        if has_indexes(connection, table) and unique_collations(connection, table, key) is None:
+            raise ConfigurationError(
+                f"PostgresSink: table {self._table} has no unique index on exactly the columns {', '.join(key)} that "
+                "is neither partial nor deferrable, so there is nothing to upsert by: CREATE UNIQUE INDEX ON "
+                f"{table.name} ({', '.join(map(quoted, key))})"
+            )
 
     def _check_prepared(self, connection: Any, num_slots: int) -> None:
         ((limit,),) = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchall()
@@ -145,7 +156,7 @@ class PostgresSink(Sink[Any, Any], DriverSide):
     def create_committer(self) -> Committer[Any]:
         if self._upserts:
             return UpsertCommitter(self._url, self._table, self._columns, self._key, self._order)
-        return AppendCommitter(self._url, self._open)
+        return AppendCommitter(self._url, self._table, self._accept_forgotten, self._open)
 
     def shown_to_all(self, committable: Any) -> Any:
         """Not the rows of a lot: every subtask gets these when a job recovers."""
@@ -181,6 +192,7 @@ class PostgresSinkBuilder:
         self._upserts = False
         self._key: tuple[str, ...] | None = None
         self._prefix: str | None = None
+        self._accept_forgotten = False
 
     def set_url(self, url: str, user: str | None = None, password: str | None = None) -> PostgresSinkBuilder:
         """`postgresql://user@host:5432/database`. A password may also come from PGPASSWORD or a password file, on all
@@ -225,11 +237,19 @@ class PostgresSinkBuilder:
         self._prefix = prefix
         return self
 
+    def accept_forgotten_transactions(self) -> PostgresSinkBuilder:
+        """Goes on from a snapshot whose prepared transactions are so old that the database cannot tell any more whether
+        they were committed, as if they were. Otherwise that is an error. A warning names each of them."""
+        self._accept_forgotten = True
+        return self
+
     def build(self) -> PostgresSink:
         if self._url is None or self._table is None:
             raise ConfigurationError("PostgresSink: set_url and set_table are needed")
         url = self._url.waiting(self._outage_timeout)
-        return PostgresSink(url, self._table, self._columns, self._upserts, self._key, self._prefix)
+        return PostgresSink(
+            url, self._table, self._columns, self._upserts, self._key, self._prefix, self._accept_forgotten
+        )
 
 
 def _names(where: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,6 +9,10 @@ The ledger's row belongs to one writer (a subtask of one attempt, over all its m
 of the job's checkpoints come again when it is started from an older savepoint, and new lots would be taken for applied
 ones.
 
+Which keys are the same is for the database to say: to Python 'A' and 'a' of a citext, or 0.001 and 0.002 of a
+numeric(4, 2), are two. So of what a lot holds the last of each key is found in SQL, in tables of the same types and
+collations (see `staging.py`); that the writer keeps one row per key of Python's only makes lots smaller.
+
 Lots with the same key are applied in their order. Those of one writer come one after the other. After a recovery keys
 have other writers, which know from the checkpoint which lots of the earlier ones wait, whoever has to apply them: a
 lot is applied when the ledger says that all of these were (see `LotOrder`).
@@ -18,13 +22,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.connectors.postgres.connection import DatabaseUrl, PostgresError
+from tidegate.connectors.postgres.connection import DatabaseUnavailableError, DatabaseUrl, PostgresError
 from tidegate.connectors.postgres.ledger import KEPT_DAYS, LEDGER
-from tidegate.connectors.postgres.tables import Table, copy_rows, kind_of, look_up, quoted, rows_of
+from tidegate.connectors.postgres.staging import Stage
+from tidegate.connectors.postgres.tables import RowCheck, kind_of, look_up, rows_of
 from tidegate.contracts.connectors import Committer, SinkContext, SinkWriter
 
 _SURELY_KEPT_MS = (KEPT_DAYS - 1) * 86_400_000.0
@@ -51,6 +56,8 @@ class Lot:
     deletes: list[tuple[Any, ...]] = field(repr=False)  # the values of the key
     generation: int = 0
     after_ms: float = 0.0  # when the lot before it was made
+    delete_places: list[int] | None = field(default=None, repr=False)
+    """How many of the upserts come before each delete; None, of versions that did not say: all of them."""
 
     @property
     def name(self) -> LotName:
@@ -102,6 +109,8 @@ class UpsertWriter(SinkWriter[Any, Lot]):
             self._table = look_up(url, connection, table, columns)
         names = key or self._table.key
         self._places = [self._table.columns.index(column) for column in names]
+        self._check = RowCheck(self._connector, self._table, self._table.columns)
+        self._check_keys = RowCheck(self._connector, self._table, names)
         self._sink = sink
         self._writer: str
         self._lots: int
@@ -112,6 +121,8 @@ class UpsertWriter(SinkWriter[Any, Lot]):
 
     def write_batch(self, values: list[Any], timestamps: list[int] | None) -> None:
         rows, places = self._rows, self._places
+        written: list[Sequence[Any]] = []
+        deleted: list[Sequence[Any]] = []
         for record, row in zip(values, rows_of(self._connector, self._table, values), strict=True):
             key = tuple([row[place] for place in places])
             if None in key:
@@ -123,21 +134,41 @@ class UpsertWriter(SinkWriter[Any, Lot]):
             if kind == _UPDATE_BEFORE:
                 continue  # what it was; what it is now comes next
             rows.pop(key, None)  # so that the lot is in the order of the last changes
-            rows[key] = None if kind == _DELETE else tuple(row)
+            if kind == _DELETE:
+                rows[key] = None
+                deleted.append(key)
+            else:
+                rows[key] = tuple(row)
+                written.append(row)
+        # Once a checkpoint holds what cannot be applied, no attempt gets past it.
+        self._check.check(written)
+        if deleted:
+            self._check_keys.check(deleted)
 
     def prepare_commit(self) -> list[Lot]:
         if not self._rows:
             return []
         rows, self._rows = self._rows, {}
         self._lots += 1
-        upserts = [row for row in rows.values() if row is not None]
-        deletes = [key for key, row in rows.items() if row is None]
+        upserts: list[tuple[Any, ...]] = []
+        deletes: list[tuple[Any, ...]] = []
+        places: list[int] = []
+        for key, row in rows.items():
+            if row is None:
+                deletes.append(key)
+                places.append(len(upserts))
+            else:
+                upserts.append(row)
         after_ms, self._last_ms = self._last_ms, self._clock.now_ms()
-        return [Lot(self._sink, self._writer, self._lots, upserts, deletes, self._generation, after_ms)]
+        return [Lot(self._sink, self._writer, self._lots, upserts, deletes, self._generation, after_ms, places)]
 
     def memo(self) -> tuple[str, int, float]:
         """The ledger keeps the row of a writer for a month: one of each micro-batch would be too many."""
         return self._writer, self._lots, self._last_ms
+
+
+class LotWaitsError(DatabaseUnavailableError):
+    """An earlier lot is not applied yet, for whatever reason its subtask has: this one is not at fault."""
 
 
 class UpsertCommitter(Committer[Lot]):
@@ -155,7 +186,7 @@ class UpsertCommitter(Committer[Lot]):
         self._order = order
         self._name, self._columns, self._key = table, columns, key
         self._connection: Any = None
-        self._table: Table | None = None
+        self._stage: Stage | None = None
 
     def commit(self, committables: list[Lot]) -> list[Lot]:
         with self._url.told_when_slow(f"committing to {self._name}"):
@@ -168,7 +199,8 @@ class UpsertCommitter(Committer[Lot]):
         try:
             if self._connection is None:
                 self._connection = self._url.connect()
-                self._table = look_up(self._url, self._connection, self._name, self._columns)
+                table = look_up(self._url, self._connection, self._name, self._columns)
+                self._stage = Stage(self._url.connector, self._connection, table, self._key or table.key)
             for lot in committables:
                 if (before := self._not_applied_before(lot)) is not None:
                     waits = (
@@ -179,9 +211,16 @@ class UpsertCommitter(Committer[Lot]):
                     self._apply(lot)
         except psycopg.Error as error:
             self.close()
-            raise self._url.refused(f"writing to {self._name}", error) from None
+            refused = self._url.refused(f"writing to {self._name}", error)
+            hint = ""
+            if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
+                hint = (
+                    ". These rows are in a complete checkpoint: the job goes on from it as soon as the table takes "
+                    "them (ALTER TABLE), or from an older snapshot without them"
+                )
+            raise type(refused)(f"{refused}{hint}") from None
         if waits:
-            raise PostgresError(
+            raise LotWaitsError(
                 f"{self._url.connector}, {self._url}: {waits}, which another subtask has to apply first"
             )
         return []
@@ -198,8 +237,8 @@ class UpsertCommitter(Committer[Lot]):
         return min(self._order.before(lot), key=lambda other: other.number, default=None)
 
     def _apply(self, lot: Lot) -> None:
-        connection, table = self._connection, self._table
-        assert table is not None
+        connection, stage = self._connection, self._stage
+        assert stage is not None
         with connection.transaction():
             # The row is locked until the end: two commits of one writer, in two processes, come one after the other.
             connection.execute(
@@ -212,7 +251,7 @@ class UpsertCommitter(Committer[Lot]):
             if applied >= lot.number:
                 return
             self._check_predecessor(lot, applied)
-            self._write(table, lot)
+            stage.apply(lot.upserts, lot.deletes, lot.delete_places)
             connection.execute(
                 f"UPDATE {LEDGER} SET lot = %s, applied_at = now() WHERE sink = %s AND writer = %s",
                 [lot.number, lot.sink, lot.writer],
@@ -231,36 +270,6 @@ class UpsertCommitter(Committer[Lot]):
             f"backup; or, when nothing is missing: INSERT INTO {LEDGER} (sink, writer, lot) VALUES ('{lot.sink}', "
             f"'{lot.writer}', {lot.number - 1}) ON CONFLICT (sink, writer) DO UPDATE SET lot = excluded.lot"
         )
-
-    def _write(self, table: Table, lot: Lot) -> None:
-        key = self._key or table.key
-        if lot.upserts:
-            columns = ", ".join(map(quoted, table.columns))
-            self._stage(table.columns, table.types, table.type_names, lot.upserts)
-            updates = ", ".join(f"{quoted(c)} = excluded.{quoted(c)}" for c in table.columns if c not in key)
-            action = f"DO UPDATE SET {updates}" if updates else "DO NOTHING"
-            self._connection.execute(
-                f"INSERT INTO {table.name} ({columns}) SELECT {columns} FROM pg_temp.tidegate_stage "
-                f"ON CONFLICT ({', '.join(map(quoted, key))}) {action}"
-            )
-        if lot.deletes:
-            places = [table.columns.index(column) for column in key]
-            types = tuple(table.types[place] for place in places)
-            self._stage(key, types, tuple(table.type_names[place] for place in places), lot.deletes)
-            same = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
-            self._connection.execute(f"DELETE FROM {table.name} t USING pg_temp.tidegate_stage s WHERE {same}")
-
-    def _stage(
-        self, columns: tuple[str, ...], types: tuple[int, ...], names: tuple[str, ...], rows: list[tuple[Any, ...]]
-    ) -> None:
-        """A temporary table of this transaction with the rows."""
-        definition = ", ".join(f"{quoted(c)} {kind}" for c, kind in zip(columns, names, strict=True))
-        self._connection.execute("DROP TABLE IF EXISTS pg_temp.tidegate_stage")
-        self._connection.execute(f"CREATE TEMPORARY TABLE tidegate_stage ({definition}) ON COMMIT DROP")
-        listed = ", ".join(map(quoted, columns))
-        with self._connection.cursor().copy(f"COPY tidegate_stage ({listed}) FROM STDIN (FORMAT BINARY)") as copy:
-            copy.set_types(types)
-            copy_rows(copy, self._url.connector, rows)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
