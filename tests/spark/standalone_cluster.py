@@ -7,11 +7,13 @@ first.
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import subprocess
 import sys
 import time
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,10 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # processes that live for seconds: starting is what costs
 _DEPLOY = "org.apache.spark.deploy"
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+_PAGE = re.compile(r"MasterWebUI.* started at http://\S+:(\d+)")
+_KILL_FORM = re.compile(r"<form[^>]*app/kill[^>]*>(.*?)</form>", re.DOTALL)
+_INPUT = re.compile(r"<input[^>]*>")
+_ATTRIBUTE = re.compile(r"(name|value)=[\"']([^\"']*)[\"']")
 _REGISTERED = re.compile(r"Successfully registered with master")
 _START_S = 60.0
 
@@ -53,6 +59,19 @@ class StandaloneCluster:
         """What a driver on this cluster needs in its environment."""
         chosen = {name: self._environment[name] for name in ("SPARK_HOME", "SPARK_SCALA_VERSION")}
         return chosen | {"PYSPARK_PYTHON": sys.executable, "SPARK_MASTER": self.master, "SPARK_LOCAL_IP": HOSTS[0]}
+
+    def kill_application(self) -> None:
+        """The only one that runs, as its operator does on the Master's page."""
+        log = self._log("master").read_text(errors="replace")
+        (port,) = _PAGE.findall(log)
+        page = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+        page.request("GET", "/")
+        (form,) = _KILL_FORM.findall(page.getresponse().read().decode())
+        inputs = [dict(_ATTRIBUTE.findall(found)) for found in _INPUT.findall(form)]
+        fields = urllib.parse.urlencode({field["name"]: field["value"] for field in inputs})
+        page.request("POST", "/app/kill/", fields, {"Content-Type": "application/x-www-form-urlencoded"})
+        assert page.getresponse().status in (200, 302), "it shows the list of applications then"
+        page.close()
 
     def processes_of(self, host: str) -> list[psutil.Process]:
         """The Worker of a host, its executors and their Python processes; also when the Worker itself is gone."""

@@ -1,5 +1,5 @@
-"""A session that is stopped and a JVM that dies under a running job: the job fails at once and says how to go on.
-Without the master of its cluster it runs on."""
+"""A session that is stopped, a JVM that dies and a cluster that ends the application under a running job: the job fails
+at once and says how to go on. Without the master of its cluster it runs on."""
 
 from __future__ import annotations
 
@@ -85,6 +85,21 @@ def test_a_job_without_spark_fails_at_once(tmp_path: Path, how: str, mode: str) 
             (jvm,) = [p for p in psutil.Process(program.process.pid).children() if "java" in p.name()]
             os.kill(jvm.pid, signal.SIGKILL)
         check_end(program, mode, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif("TIDEGATE_SOAK" not in os.environ, reason="takes a cluster of Spark")
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_a_job_whose_application_the_cluster_ends_fails_at_once(tmp_path: Path, mode: str) -> None:
+    """The master takes it its executors, and the session stops by itself."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    with standalone_cluster(tmp_path) as cluster:
+        arguments = str(tmp_path / "checkpoints"), "application", mode
+        with running(script, tmp_path, *arguments, **cluster.program_variables()) as program:
+            program.wait_for_report()
+            cluster.kill_application()
+            check_end(program, mode, tmp_path)
 
 
 @pytest.mark.soak
