@@ -9,20 +9,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import psutil
 
 from tests.connectors.broker import Broker
 from tests.connectors.database import Database
 from tests.connectors.kafka_kit import builder
 from tests.connectors.kills import ChangedTable, Feeder, count_changes, counted
 from tests.connectors.on_processes import environment, processes_for_spark, run_job, start_job
-from tests.spark.recovery_kit import assert_exact, latest_checkpoint, until, with_checkpoints
+from tests.spark.recovery_kit import assert_exact, is_alive, kill, latest_checkpoint, until, with_checkpoints
 from tidegate.datastream.connectors.postgres import PostgresSink
 
 PARTITIONS = 2
@@ -75,9 +79,11 @@ def run_with_killed_drivers(
     how: str = "to kafka",
     parallelism: int = 2,
     unaligned: bool = False,
-) -> None:
+    outside: Mapping[str, Callable[[], None]] | None = None,
+) -> Counter[str]:
     """Each next driver goes on from the latest checkpoint; the last one is not killed, and the output is exact. The
-    database is needed unless it is `to kafka`."""
+    database is needed unless it is `to kafka`. With `outside`, one of the workers and each of those is killed as well,
+    in any order, before each driver, which may find the job as it recovers. How often what was killed."""
     url = "" if database is None else database.url
     job = DriverJob(how, parallelism, unaligned, broker.bootstrap_servers, url, name, f"{name}_out", 12_000 * kills)
     table, feeder = None, None
@@ -94,13 +100,17 @@ def run_with_killed_drivers(
             key = "PRIMARY KEY (line)" if how == "upsert" else "n int8 GENERATED ALWAYS AS IDENTITY"
             database.execute(f"CREATE TABLE {job.out} (line text, {key})")
     snapshot = ""
+    killed: Counter[str] = Counter()
     for run in range(kills):
         checkpoints = folder / str(run)
         process = _start(job, checkpoints, snapshot)
         try:
             until(lambda mine=checkpoints: list(mine.glob("*/chk-*/_metadata")), f"a checkpoint of driver {run}", 90)
-            assert process.poll() is None
+            if outside is not None:
+                killed += _kill_others(process.pid, rng, outside, checkpoints)
             time.sleep(rng.uniform(0.0, 2.0))
+            assert process.poll() is None, f"driver {run} has ended by itself"
+            killed["driver"] += 1
         finally:
             process.kill()
             process.wait()
@@ -108,7 +118,7 @@ def run_with_killed_drivers(
     env = job.environment(folder / "last", snapshot)
     if table is not None:
         assert_exact(table.wait(start_job(env)), job.records)
-        return
+        return killed
     assert feeder is not None
     feeder.release()
     run_job(env)
@@ -117,6 +127,34 @@ def run_with_killed_drivers(
     elif database is not None:
         assert_exact(Counter(line for (line,) in database.execute(f"SELECT line FROM {job.out}")), job.records)
         assert not database.execute("SELECT 1 FROM pg_prepared_xacts WHERE starts_with(gid, %s)", job.out)
+    return killed
+
+
+def _kill_others(
+    driver: int, rng: random.Random, outside: Mapping[str, Callable[[], None]], checkpoints: Path
+) -> Counter[str]:
+    def number() -> int:
+        return int(latest_checkpoint(checkpoints).name.removeprefix("chk-"))
+
+    def kill_a_worker() -> bool:
+        """Those of `on_processes` are the children of a forkserver, which is the driver's."""
+        workers = [c.pid for c in psutil.Process(driver).children(recursive=True) if c.ppid() != driver]
+        alive = [pid for pid in workers if is_alive(pid)]
+        if alive:
+            kill(rng.choice(alive), signal.SIGKILL)
+        return bool(alive)
+
+    targets = ["worker", *outside]
+    rng.shuffle(targets)
+    for what in targets:
+        if what == "worker":
+            until(kill_a_worker, "a worker of the driver", 90)
+        else:
+            outside[what]()
+        if rng.random() < 0.5:  # else the next one is killed while the job recovers from this
+            seen = number()
+            until(lambda seen=seen: number() > seen, f"a checkpoint after a kill of the {what}", 90)
+    return Counter(targets)
 
 
 def _start(job: DriverJob, checkpoints: Path, snapshot: str) -> subprocess.Popen[bytes]:

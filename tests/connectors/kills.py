@@ -9,14 +9,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
 
 from tests.connectors.broker import Broker
 from tests.connectors.database import Database
-from tests.spark.recovery_kit import CountPerKey, completed, key_of, kill, until
+from tests.spark.recovery_kit import CountPerKey, completed, is_alive, key_of, kill, until
 from tidegate.common import Types, WatermarkStrategy
 from tidegate.common.serialization import SimpleStringSchema
 from tidegate.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
@@ -170,36 +170,58 @@ class ChangedTable:
         return lines
 
 
+def plan_of_kills(rng: random.Random, kills: int, outside: Iterable[str]) -> list[str]:
+    """What is killed, in which order: of two or more, at least one worker and one of `outside`."""
+    names = sorted(outside)
+    plan = [rng.choice(names) if names and rng.random() < 0.4 else "worker" for _ in range(kills)]
+    for needed in (names, ["worker"]):
+        if len(plan) > 1 and needed and not set(needed) & set(plan):
+            plan[rng.randrange(len(plan))] = rng.choice(needed)
+    return plan
+
+
 def strike(client: Any, rng: random.Random, kills: int, outside: Mapping[str, Callable[[], None]]) -> Counter[str]:
-    """Kill a worker, or something of `outside`, again and again while the job runs. How often what was killed."""
+    """Kill a worker, or something of `outside`, again and again while the job runs, so often: it must be one that
+    cannot end meanwhile. How often what was killed."""
     result = client.get_job_execution_result()
     done: Counter[str] = Counter()
-    for _ in range(kills):
+    for what in plan_of_kills(rng, kills, outside):
         seen = len(completed(client))
         patience = time.monotonic() + rng.uniform(0.2, 1.5)
         # Between two kills the job gets somewhere, mostly: a complete checkpoint, or a moment.
-        while not result.done() and (time.monotonic() < patience or len(completed(client)) == seen):
-            if time.monotonic() > patience + 15:
+        while time.monotonic() < patience or (len(completed(client)) == seen and time.monotonic() < patience + 15):
+            if result.done():
                 break
             time.sleep(0.02)
-        if result.done():
-            break
-        if outside and rng.random() < 0.4:
-            what = rng.choice(sorted(outside))
+        if what == "worker":
+            until(lambda: result.done() or _kill_a_worker(client, rng), "a worker that lives")
+        elif not result.done():
             outside[what]()
-            done[what] += 1
-        elif workers := client.workers():
-            kill(rng.choice(workers).pid, signal.SIGKILL)
-            done["worker"] += 1
+        assert not result.done(), f"the job has ended before all was killed, after {dict(done)}: {result.result()}"
+        done[what] += 1
     return done
 
 
+def _kill_a_worker(client: Any, rng: random.Random) -> bool:
+    """False: there is none, or it has just ended by itself."""
+    alive = [worker.pid for worker in client.workers() if is_alive(worker.pid)]
+    if alive:
+        kill(rng.choice(alive), signal.SIGKILL)
+    return bool(alive)
+
+
 def under_fire(
-    client: Any, rng: random.Random, kills: int, outside: Mapping[str, Callable[[], None]], timeout_s: float = 100
+    client: Any,
+    rng: random.Random,
+    kills: int,
+    outside: Mapping[str, Callable[[], None]],
+    release: Callable[[], None],
+    timeout_s: float = 100,
 ) -> Counter[str]:
-    """`strike`, then wait for the job's end."""
-    deadline = time.monotonic() + timeout_s
+    """`strike`, then `release` what holds the job open, and wait for its end."""
     done, result = strike(client, rng, kills, outside), client.get_job_execution_result()
+    release()
+    deadline = time.monotonic() + timeout_s
     while not result.done():
         assert time.monotonic() < deadline, (
             f"the job has not ended after {dict(done)}, status {client.get_job_status().result()}"

@@ -31,21 +31,25 @@ from tidegate.datastream.connectors.postgres import PostgresSink
 
 SLOTS = 4
 KILLS_PER_JOB = 8
-JOBS = [
-    *itertools.product(["to kafka", "append", "upsert", "changes to a table"], [1, 2, 4], [False, True]),
-    *(
-        (f"killed drivers: {how}", *way)
-        for how, *way in [
-            ("to kafka", 2, False),
-            ("append", 1, False),
-            ("upsert", 4, True),
-            ("changes to a table", 2, True),
-            ("to kafka", 4, True),
-            ("append", 2, True),
-        ]
-    ),
+HOWS = ("to kafka", "append", "upsert", "changes to a table")
+WITH_DRIVERS = "drivers and all else"
+DRIVER_JOBS = [
+    ("to kafka", 2, False),
+    ("append", 1, False),
+    ("upsert", 4, True),
+    ("changes to a table", 2, True),
+    ("to kafka", 4, True),
+    ("append", 2, True),
 ]
-"""What a job does, its parallelism, and whether its checkpoints are unaligned."""
+JOBS = [
+    job
+    for (parallelism, unaligned), (how, *way) in zip(
+        itertools.product([1, 2, 4], [False, True]), DRIVER_JOBS, strict=True
+    )
+    for job in [*((how, parallelism, unaligned) for how in HOWS), (f"{WITH_DRIVERS}: {how}", *way)]
+]
+"""What a job does, its parallelism, and whether its checkpoints are unaligned. After each four of which workers, broker
+and database are killed comes one of which drivers are killed as well."""
 
 
 def one_job(
@@ -56,18 +60,22 @@ def one_job(
     print(f"{name}: {how}, parallelism {parallelism}, {'unaligned' if unaligned else 'aligned'}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if how.startswith("killed drivers: "):
-            what = how.removeprefix("killed drivers: ")
+        if how.startswith(WITH_DRIVERS):
+            what = how.removeprefix(f"{WITH_DRIVERS}: ")
+            outside = {} if what == "changes to a table" else {"broker": restarted(broker)}
+            outside |= {} if what == "to kafka" else {"database": restarted(database)}
+            drivers = kills // (2 + len(outside))  # each with a worker, and each of those
             with processes_for_spark() if spark is not None else contextlib.nullcontext():
-                run_with_killed_drivers(broker, database, name, folder, kills // 2, rng, what, parallelism, unaligned)
-            return Counter(driver=kills // 2)
+                return run_with_killed_drivers(
+                    broker, database, name, folder, drivers, rng, what, parallelism, unaligned, outside
+                )
         env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(PATIENT), spark=spark)
         with_checkpoints(env.set_parallelism(parallelism), folder, interval_ms=rng.choice([100, 300, 1000]))
         if unaligned:
             env.get_checkpoint_config().enable_unaligned_checkpoints()
         start = start_job if spark is None else (lambda env: env.execute_async(name))
         if how == "changes to a table":
-            table = ChangedTable(database, name, 2000 * (kills + 2), 1500)
+            table = ChangedTable(database, name, 3000 * (kills + 2), 1000)
             table.counted_into(env)
             client = start(env)
             table.start()
@@ -75,7 +83,7 @@ def one_job(
             assert_exact(table.wait(client, 600), table.records)
             return done
         broker.create_topic(name, 4)
-        feeder = Feeder(broker, name, 2000 * (kills + 2), 1500, 4).start()
+        feeder = Feeder(broker, name, 3000 * (kills + 2), 1000, 4, held_back=2000).start()
         stream, outside = counted(env, feeder), {"broker": restarted(broker)}
         if how == "to kafka":
             broker.create_topic(f"{name}-out", 2)
@@ -87,7 +95,7 @@ def one_job(
             build = build.upsert() if how == "upsert" else build
             stream.map(lambda line: (line,)).sink_to(build.build())
             outside["database"] = restarted(database)
-        done = under_fire(start(env), rng, kills, outside, timeout_s=600)
+        done = under_fire(start(env), rng, kills, outside, feeder.release, timeout_s=600)
     if how == "to kafka":
         lines = broker.values(f"{name}-out")
     else:

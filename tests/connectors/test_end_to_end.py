@@ -24,7 +24,11 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize(("parallelism", "unaligned"), [(2, False)])
+KILLS = 4
+
+
+# Together with the kills of `test_outages.py`, every way has been at several parallelisms, aligned and unaligned.
+@pytest.mark.parametrize(("parallelism", "unaligned"), [(4, True)])
 def test_kafka_to_state_to_kafka_is_exact_under_kills(
     make_env: Any, name: str, tmp_path: Path, parallelism: int, unaligned: bool
 ) -> None:
@@ -33,21 +37,23 @@ def test_kafka_to_state_to_kafka_is_exact_under_kills(
     with running_broker() as broker:
         broker.create_topic(f"{name}-in", 3)
         out = broker.create_topic(f"{name}-out", 2)
-        feeder = Feeder(broker, f"{name}-in", 30_000, 3000, 3).start()
+        feeder = Feeder(broker, f"{name}-in", 30_000, 3000, 3, held_back=2000).start()
         env = with_checkpoints(make_env(parallelism), tmp_path, interval_ms=200)
         if unaligned:
             env.get_checkpoint_config().enable_unaligned_checkpoints()
         sink = builder(broker, out).set_transactional_id_prefix(f"{name}-tx").build()
         counted(env, feeder).sink_to(sink).uid("out")
         client = env.execute_async(name)
-        killed = under_fire(client, random.Random(seed), 4, {"broker": restarted(broker)})
-        assert_exact(Counter(broker.values(out)), feeder.records)
+        killed = under_fire(client, random.Random(seed), KILLS, {"broker": restarted(broker)}, feeder.release)
         print(dict(killed))
+        assert {*killed} == {"broker", "worker"}
+        assert sum(killed.values()) == KILLS
+        assert_exact(Counter(broker.values(out)), feeder.records)
 
 
-@pytest.mark.parametrize("how", ["append", "upsert"])
+@pytest.mark.parametrize(("how", "parallelism", "unaligned"), [("append", 2, True), ("upsert", 1, False)])
 def test_kafka_to_postgres_is_exact_under_kills(
-    make_env: Any, broker: Broker, name: str, tmp_path: Path, how: str
+    make_env: Any, broker: Broker, name: str, tmp_path: Path, how: str, parallelism: int, unaligned: bool
 ) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
@@ -55,12 +61,17 @@ def test_kafka_to_postgres_is_exact_under_kills(
         key = "PRIMARY KEY (line)" if how == "upsert" else "n int8 GENERATED ALWAYS AS IDENTITY"
         database.execute(f"CREATE TABLE {name} (line text, {key})")
         broker.create_topic(name, 2)
-        feeder = Feeder(broker, name, 24_000, 2000, 2).start()
-        env = with_checkpoints(make_env(2), tmp_path, interval_ms=200)
+        feeder = Feeder(broker, name, 24_000, 2000, 2, held_back=2000).start()
+        env = with_checkpoints(make_env(parallelism), tmp_path, interval_ms=200)
+        if unaligned:
+            env.get_checkpoint_config().enable_unaligned_checkpoints()
         build = PostgresSink.builder().set_url(database.url).set_table(name).set_columns("line")
         counted(env, feeder).map(lambda line: (line,)).sink_to((build.upsert() if how == "upsert" else build).build())
-        killed = under_fire(env.execute_async(name), random.Random(seed), 4, {"database": restarted(database)})
+        client, outside = env.execute_async(name), {"database": restarted(database)}
+        killed = under_fire(client, random.Random(seed), KILLS, outside, feeder.release)
         print(dict(killed))
+        assert {*killed} == {"database", "worker"}
+        assert sum(killed.values()) == KILLS
         assert_exact(Counter(line for (line,) in database.execute(f"SELECT line FROM {name}")), feeder.records)
         assert database.execute("SELECT gid FROM pg_prepared_xacts") == []
 

@@ -28,11 +28,12 @@ from tidegate.datastream.connectors.postgres import PostgresSink
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("on_processes")]
 
 
-IN_CI = [("to kafka", 2, False, 1), ("append", 1, False, 1), ("upsert", 4, True, 1)]
-MORE = [pytest.param(how, 2, True, 6, marks=SOAK) for how in ("to kafka", "append", "upsert", "changes to a table")]
+HOWS = ("to kafka", "append", "upsert", "changes to a table")
+IN_CI = [("to kafka", 2, False, 1, False), ("append", 1, False, 1, True), ("upsert", 4, True, 1, False)]
+MORE = [pytest.param(how, 2, True, 6, others, marks=SOAK) for how in HOWS for others in (False, True)]
 
 
-@pytest.mark.parametrize(("how", "parallelism", "unaligned", "kills"), [*IN_CI, *MORE])
+@pytest.mark.parametrize(("how", "parallelism", "unaligned", "kills", "others"), [*IN_CI, *MORE])
 def test_output_is_exact_when_drivers_are_killed(
     broker: Broker,
     database: Database,
@@ -42,15 +43,20 @@ def test_output_is_exact_when_drivers_are_killed(
     parallelism: int,
     unaligned: bool,
     kills: int,
+    others: bool,
 ) -> None:
-    rng = random.Random()
-    run_with_killed_drivers(broker, database, name, tmp_path, kills, rng, how, parallelism, unaligned)
+    """And, with `others`, its workers and the database (or broker) with them."""
+    rng, outside = random.Random(), None
+    if others:
+        outside = {"broker": restarted(broker)} if how == "to kafka" else {"database": restarted(database)}
+    killed = run_with_killed_drivers(broker, database, name, tmp_path, kills, rng, how, parallelism, unaligned, outside)
+    assert killed == Counter(driver=kills) + Counter(dict.fromkeys(["worker", *outside], kills) if outside else {})
 
 
 ALL_WAYS = [pytest.param(p, unaligned, 10, marks=SOAK) for p in (1, 2, 4) for unaligned in (False, True)]
 
 
-@pytest.mark.parametrize(("parallelism", "unaligned", "kills"), [(2, False, 3), *ALL_WAYS])
+@pytest.mark.parametrize(("parallelism", "unaligned", "kills"), [(4, True, 3), *ALL_WAYS])
 def test_postgres_changes_to_state_to_postgres_is_exact_under_kills(
     name: str, tmp_path: Path, parallelism: int, unaligned: bool, kills: int
 ) -> None:
@@ -65,7 +71,10 @@ def test_postgres_changes_to_state_to_postgres_is_exact_under_kills(
         table.counted_into(env)
         client = start_job(env)
         table.start()
-        print(dict(strike(client, random.Random(seed), kills, {"database": restarted(database)})))
+        killed = strike(client, random.Random(seed), kills, {"database": restarted(database)})
+        print(dict(killed))
+        assert {*killed} == {"database", "worker"}
+        assert sum(killed.values()) == kills
         assert_exact(table.wait(client), table.records)
 
 
