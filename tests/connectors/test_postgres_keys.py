@@ -166,7 +166,7 @@ def test_a_row_may_be_changed_to_refer_to_another_before_the_one_it_refers_to_is
 
 def test_a_lot_of_an_earlier_version_is_applied(database: Database, name: str) -> None:
     """It does not say where its deletes come."""
-    database.execute(f"CREATE TABLE {name} (key int4 PRIMARY KEY, place text)")
+    database.execute(f"CREATE TABLE {name} (key numeric PRIMARY KEY, place text)")
     writer = open_writer(to(database, name).upsert().build())
     gone = Row.of_kind(RowKind.DELETE, key=1, place=None)
     assert writer.committer.commit(barrier_of(writer, [(1, "a"), (2, "b")])) == []

@@ -14,6 +14,8 @@ from tidegate.connectors.postgres.tables import Table, copy_rows, quoted, unique
 
 _UPSERTS, _DELETES = "tidegate_upserts", "tidegate_deletes"
 _INT4 = 23
+_EXACT = {"smallint", "integer", "bigint", "uuid"}
+"""Types whose values are the same to the database if and only if they are to Python, for all that can be written."""
 
 
 class Stage:
@@ -23,21 +25,32 @@ class Stage:
         self._connector, self._connection, self._table, self._key = connector, connection, table, tuple(key)
         # None: of a view, say, whose indexes are its tables'
         self._collations = unique_collations(connection, table, key) or {}
+        self._exact = all(self._is_exact(column) for column in self._key)
         place = "place"
         while place in table.columns:
             place += "_"
         self._place = quoted(place)
 
+    def _is_exact(self, column: str) -> bool:
+        kind = self._table.type_names[self._table.columns.index(column)]
+        if kind != "text" or column not in self._collations:
+            return kind in _EXACT
+        ((deterministic,),) = self._connection.execute(
+            "SELECT collisdeterministic FROM pg_collation WHERE oid = %s::regcollation", [self._collations[column]]
+        ).fetchall()
+        return bool(deterministic)
+
     def apply(
         self, upserts: Sequence[tuple[Any, ...]], deletes: Sequence[tuple[Any, ...]], places: Sequence[int] | None
     ) -> None:
         """Within a transaction. The last of each key counts; `places` says how many of the upserts come before each
-        delete, None: all."""
+        delete, None: all. No key comes twice for Python; when that says it all, nothing is looked for."""
         import psycopg
 
         if upserts:
             self._copy(_UPSERTS, self._table.columns, upserts, range(len(upserts)))
-            self._keep_last_upserts()
+            if not self._exact:
+                self._keep_last_upserts()
         if deletes:
             self._copy(_DELETES, self._key, deletes, [len(upserts)] * len(deletes) if places is None else places)
         if not (upserts and deletes):
@@ -46,7 +59,8 @@ class Stage:
             else:
                 self._delete()
             return
-        self._keep_last_kinds()
+        if not self._exact:
+            self._keep_last_kinds()
         # What is deleted first leaves room for others in further unique indexes; but rows that are changed to refer to
         # others have to be first, if the database checks that what is deleted is referred to no more.
         try:
@@ -62,17 +76,16 @@ class Stage:
         table = self._table
         at = [table.columns.index(column) for column in columns]
         defined = [f"{quoted(c)} {table.type_names[n]}{self._collated(c)}" for c, n in zip(columns, at, strict=True)]
+        types = [table.types[n] for n in at]
+        if not self._exact:
+            defined.append(f"{self._place} int4")
+            types.append(_INT4)
+            rows = [(*row, place) for row, place in zip(rows, places, strict=True)]
         self._connection.execute(f"DROP TABLE IF EXISTS pg_temp.{name}")
-        self._connection.execute(
-            f"CREATE TEMPORARY TABLE {name} ({', '.join(defined)}, {self._place} int4) ON COMMIT DROP"
-        )
-        listed = ", ".join(map(quoted, columns))
-        with self._connection.cursor().copy(
-            f"COPY pg_temp.{name} ({listed}, {self._place}) FROM STDIN (FORMAT BINARY)"
-        ) as copy:
-            copy.set_types([*(table.types[n] for n in at), _INT4])
-            placed = [(*row, place) for row, place in zip(rows, places, strict=True)]
-            copy_rows(copy, self._connector, placed)
+        self._connection.execute(f"CREATE TEMPORARY TABLE {name} ({', '.join(defined)}) ON COMMIT DROP")
+        with self._connection.cursor().copy(f"COPY pg_temp.{name} FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(types)
+            copy_rows(copy, self._connector, rows)
 
     def _collated(self, column: str) -> str:
         return f" COLLATE {self._collations[column]}" if column in self._collations else ""
