@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 import benchmarks
-from benchmarks import control_plane, copies, endurance
+from benchmarks import control_plane, copies, endurance, in_slot
 
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
 
@@ -34,6 +34,11 @@ def test_what_copies_cost_is_measured(name: str) -> None:
     ratio, each_ns = copies.measure(copies.JOBS[name], 2000, 1)
     assert ratio > 0.0
     assert each_ns != 0.0
+
+
+@pytest.mark.parametrize("job", in_slot.JOBS)
+def test_the_jobs_of_one_slot_are_measured(job: str) -> None:
+    assert in_slot.nanoseconds([job], 2000, 1)[job] > 0.0
 
 
 def test_what_the_job_manager_costs_is_measured() -> None:
