@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 _TASK_HAS_ENDED = ("the RocksDB database", "the task was closed before its snapshot could be written")
+_BESIDE = 50  # the number of the first request that is not planned; those of stops begin at 100
 _MAX_STALE = 10  # frames of an old attempt that turn up in a new one
 
 
@@ -168,9 +169,14 @@ class FaultPlan:
         self.cancelled = True
         self._sim.later("the user cancels", self._sim.cancel)
 
-    def _request(self, number: int) -> None:
+    def request_savepoint(self) -> None:
+        """Beside those that are planned."""
+        self._request(_BESIDE + len(self._savepoint_requests), savepoint=True)
+
+    def _request(self, number: int, savepoint: bool | None = None) -> None:
         sim = self._sim
-        savepoint = self._rng.random() < 0.6
+        if savepoint is None:
+            savepoint = self._rng.random() < 0.6
         target = ""
         if savepoint:
             self._savepoint_requests.add(number)

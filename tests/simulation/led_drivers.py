@@ -11,10 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from tests.simulation import end_checks, verify
+from tests.simulation.durations import any_ms
 from tests.simulation.fake_storage import FakeStorage
 from tidegate.common.errors import SnapshotDamagedError
 from tidegate.common.ids import CheckpointId
 from tidegate.fault_tolerance.recovery_points import RestorePoint
+from tidegate.jobmanager.leadership import record_claim
+from tidegate.jobmanager.leadership.job_record import GraphOutline, JobRecord, SnapshotPointer
 from tidegate.protocol.instructions import DeleteClaimed, RecordSnapshot
 from tidegate.storage.handles import CheckpointMetadata
 from tidegate.storage.job_directory import metadata_file
@@ -24,25 +27,45 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 
+_EMPTY = JobRecord(job_id="0" * 32, name="job", graph=GraphOutline(operators=(), edges=()))
+
+
 class LedDrivers:
-    """What outlives a driver: the record, the directories. `kill` and `freeze` are struck by the fault plan."""
+    """What outlives a driver: the record, the directories. `kill` and `freeze` are struck by the fault plan. What a
+    snapshot changes in the record is what the real leader changes in it."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.record = CheckpointId(0)  # the newest checkpoint in it; 0: none
-        self._recorded_in: FakeStorage = sim.storage  # where that lies
-        self._older: list[tuple[CheckpointId, FakeStorage]] = []  # that the record names behind it, newest first
+        self._record = _EMPTY
+        self._storage_of: dict[str, FakeStorage] = {}  # the path of a recorded checkpoint -> where it lies
         self._storages: dict[str, FakeStorage] = {sim.storage.root: sim.storage}
         self._frozen: set[str] = set()  # the directories whose lock a frozen leader still has
         self._recording: deque[RecordSnapshot] = deque()  # one after the other
-        self.stopped_at = ""  # the savepoint that the job is stopped with, in the record
-        self._stopped_by = 0  # run of the driver
+        self._stopped_by = -1  # run of the driver
         self.ended_for_another = 0  # drivers that had to end what another one had stopped
         self._started_from: RestorePoint | None = None  # what the program was started with
         self.late = 0  # deeds of leaders that were frozen
         self._freezes_at_work = False
 
     # ------------------------------------------------------------ the record
+    @property
+    def record(self) -> CheckpointId:
+        """The newest checkpoint in it; 0: none."""
+        newest = self._record.checkpoint
+        return CheckpointId(0) if newest is None else newest.checkpoint_id
+
+    @property
+    def stopped_at(self) -> str:
+        """The savepoint that the job is stopped with, in the record."""
+        savepoint = self._record.savepoint
+        return savepoint.path if self._record.stopped and savepoint is not None else ""
+
+    def _named(self) -> list[tuple[CheckpointId, FakeStorage]]:
+        """The checkpoints in it, newest first, and where they lie."""
+        newest = self._record.checkpoint
+        pointers = () if newest is None else (newest, *self._record.older)
+        return [(pointer.checkpoint_id, self._storage_of[pointer.path]) for pointer in pointers]
+
     def record_snapshot(self, instruction: RecordSnapshot) -> None:
         """The record is written when the scheduler picks it, and the answer comes later again: the driver may die
         before, in between and after."""
@@ -53,23 +76,30 @@ class LedDrivers:
     def _write(self) -> None:
         sim, instruction = self._sim, self._recording[0]
         n, savepoint = instruction.checkpoint_id, instruction.savepoint
-        recorded = savepoint or n > self.record
+        pointer = SnapshotPointer(checkpoint_id=n, path=instruction.path, epoch=sim.run_number + 1)
+        changed = record_claim.applied(
+            self._record,
+            record_claim.SavepointCompleted(pointer, instruction.stop)
+            if savepoint
+            else record_claim.CheckpointCompleted(pointer, instruction.num_retained, instruction.refused),
+        )
+        recorded = changed is not None
         if instruction.stop:
             sim.trace(f"the record says that the job is stopped with {instruction.path}")
-            self.stopped_at, self._stopped_by = instruction.path, sim.run_number
+            self._stopped_by = sim.run_number
             sim.world.completed[n] = sim.run_number, instruction.attempt
-            if not sim.calm and sim.rng.random() < 0.4:  # before the end, after some of the commits
-                sim.later("the driver of a stopped job is killed", self.kill)
+        elif recorded and not savepoint:
+            self._storage_of[pointer.path] = sim.storage
+            sim.world.completed[n] = sim.run_number, instruction.attempt  # whether or not anybody lives to hear of it
+        self._record = changed or self._record
+        if self._stopped_by == sim.run_number and not sim.calm and sim.rng.random() < 0.4:
+            # Before the end, after some of the commits; and not only of the one that the stop is recorded with.
+            wait_ms = sim.rng.choice((0.0, any_ms(sim.rng, 0.1, 100.0)))
+            sim.after(wait_ms, lambda: sim.later("the driver of a stopped job is killed", self._kill_stopped))
         verify.check(
             not self.stopped_at or self._stopped_by == sim.run_number,
             f"the job is stopped with {self.stopped_at}, but snapshot {n} of a later driver is recorded",
         )
-        if recorded and not savepoint:
-            before = [(self.record, self._recorded_in)] if self.record else []
-            readable = [named for named in (*before, *self._older) if named[0] not in instruction.refused]
-            self._older = readable[: instruction.num_retained - 1]
-            self.record, self._recorded_in = n, sim.storage
-            sim.world.completed[n] = sim.run_number, instruction.attempt  # whether or not anybody lives to hear of it
 
         def answer() -> None:
             self._recording.popleft()
@@ -77,7 +107,12 @@ class LedDrivers:
                 sim.later(f"checkpoint {self._recording[0].checkpoint_id} is recorded", self._write)
             sim.on_event(lambda now: sim.master.on_recorded(n, recorded, now))
 
-        sim.later(f"JM learns that {n} is recorded", answer)
+        what = f"JM learns that {n} is recorded"
+        slow = not sim.calm and sim.rng.random() < (0.5 if instruction.stop else 0.2)
+        if slow:  # the store has it, and is long in saying so
+            sim.after(any_ms(sim.rng), lambda: sim.later(what, answer))
+        else:
+            sim.later(what, answer)
 
     def recorded(self) -> RestorePoint | None:
         """What a driver that takes over starts from, whatever else lies in the storage."""
@@ -95,7 +130,7 @@ class LedDrivers:
         Nobody may have deleted any of it."""
         points = []
         with self._sim.undisturbed():
-            for n, storage in [(self.record, self._recorded_in), *self._older]:
+            for n, storage in self._named():
                 try:
                     metadata = storage.read_metadata(n)
                 except SnapshotDamagedError:
@@ -108,20 +143,17 @@ class LedDrivers:
     # ------------------------------------------------------------ damage
     def named(self) -> list[tuple[CheckpointMetadata, FakeStorage]]:
         """The checkpoints that the record names, oldest first, as they were written."""
-        if self.stopped_at or not self.record:
+        if self.stopped_at:
             return []
-        named = [(self.record, self._recorded_in), *self._older]
-        return [(self._sim.fall_backs.written(n, storage), storage) for n, storage in reversed(named)]
+        return [(self._sim.fall_backs.written(n, storage), storage) for n, storage in reversed(self._named())]
 
     def can_spare(self, checkpoint_id: CheckpointId) -> bool:
         """The metadata of another checkpoint that the record names is whole: without any the job could not begin."""
-        named = [] if not self.record else [(self.record, self._recorded_in), *self._older]
-        return any(n != checkpoint_id and metadata_file(n) not in s.fake_files.damaged for n, s in named)
+        return any(n != checkpoint_id and metadata_file(n) not in s.fake_files.damaged for n, s in self._named())
 
     def begin_anew(self, point: RestorePoint) -> None:
         """The job is over. The user starts it from a savepoint, under another cluster id: with a record of its own."""
-        self.record, self.stopped_at, self._started_from = CheckpointId(0), "", point
-        self._older.clear()
+        self._record, self._started_from = _EMPTY, point
         self._recording.clear()  # a job that came to its end beside its stop does not wait for the record of the stop
 
     # ------------------------------------------------------------ the next driver
@@ -129,6 +161,10 @@ class LedDrivers:
         self._sim.trace("the driver is killed")
         self._sim.struck["the driver is killed"] += 1
         self._follow(frozen=False)
+
+    def _kill_stopped(self) -> None:
+        if self._stopped_by == self._sim.run_number and self._sim.ended is None:
+            self.kill()
 
     def freeze(self) -> None:
         """At once, or when one of its storage threads next has something to do."""

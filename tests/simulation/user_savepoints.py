@@ -33,6 +33,7 @@ class UserSavepoints:
 
     drains = 0.4  # share of the stops
     stop_share = 0.3  # of the jobs that are not stopped again and again (`restarts.py`)
+    beside_stops = 0.4  # share of the stops of jobs with high availability that come upon another savepoint
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -55,6 +56,8 @@ class UserSavepoints:
     def stop(self) -> None:
         # A drain fires all windows, which is not what the model of the windows reckons with.
         sim = self._sim
+        if sim.led is not None and sim.rng.random() < self.beside_stops:
+            sim.faults.request_savepoint()
         drain = sim.rng.random() < self.drains and sim.scenario.variation is not Variation.TIME
         number, target = _FIRST_REQUEST + self._targets, self.new_target()
         self._stop_requests.add(number)
