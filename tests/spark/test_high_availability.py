@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.connectors.zookeeper import zookeeper
+from tests.connectors.components import needs_module, provided
+from tests.connectors.zookeeper import ZooKeeper, zookeeper
 from tests.spark.ha_kit import START_S, Driver, settings
 from tests.spark.programs import environment
 from tests.spark.recovery_kit import assert_exact, is_alive, kill, until, visible_lines
-from tidegate.storage.job_directory import LOCK, METADATA_NAME, VIEW, VIEW_SUMMARY
+from tidegate.storage.job_directory import LOCK, METADATA_NAME
 from tidegate.storage.leases.zookeeper import open_zookeeper_cells
 
 RECORDS = 60_000
@@ -61,15 +62,18 @@ def record_in_zookeeper(quorum: str) -> bytes:
         cell.close()
 
 
+def in_zookeeper(server: ZooKeeper) -> dict[str, Any]:
+    return {"high-availability.type": "zookeeper", "high-availability.zookeeper.quorum": server.quorum}
+
+
 @pytest.fixture(params=["filesystem", pytest.param("zookeeper", marks=pytest.mark.soak)])
 def drivers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Drivers]:
-    with contextlib.ExitStack() as stack:
+    with provided(), contextlib.ExitStack() as stack:
         configuration = settings(tmp_path)
         if request.param == "zookeeper":
-            pytest.importorskip("kazoo")
+            needs_module("kazoo")
             server = stack.enter_context(zookeeper(tmp_path / "zookeeper"))
-            configuration["high-availability.type"] = "zookeeper"
-            configuration["high-availability.zookeeper.quorum"] = server.quorum
+            configuration |= in_zookeeper(server)
         started = Drivers(tmp_path, configuration)
         yield started
         for driver in started.made:
@@ -77,11 +81,12 @@ def drivers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Drivers]
 
 
 def written(folder: Path, job_id: str, epoch: int) -> dict[str, tuple[int, bytes]]:
-    """What a leader has written of its checkpoints: when, and what. Without its lock and what the history shows."""
+    """What a leader has written of its checkpoints: when, and what. Without its lock, which it takes away itself when
+    it leaves: the directory is nobody else's."""
     (directory,) = (folder / "checkpoints").glob(f"{job_id}-e{epoch}")
     found = {}
     for path in directory.rglob("*"):
-        if path.name not in (LOCK, VIEW, VIEW_SUMMARY):
+        if path.name != LOCK:
             with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # deleted meanwhile
                 found[str(path.relative_to(directory))] = (path.stat().st_mtime_ns, path.read_bytes())
     return found
@@ -137,6 +142,55 @@ def test_a_leader_that_was_frozen_leaves_and_a_killed_one_is_followed(
     assert "has ended as FINISHED, and is not started again" in fourth.output
     assert_exact(visible_lines(tmp_path / "out"), RECORDS)
     assert drivers.record() == ended
+
+
+def newest(drivers: Drivers) -> int:
+    """The number of the checkpoint in the job's record."""
+    found: int = drivers.record()["checkpoint"]["checkpoint_id"]
+    return found
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_leader_outlasts_a_zookeeper_that_is_away_for_less_than_its_lease_and_leaves_when_it_stays_away(
+    tmp_path: Path,
+) -> None:
+    """Its workers with it. Nobody leads until ZooKeeper is back; then the standby goes on, and the output is exact."""
+    needs_module("kazoo")
+    with provided(), zookeeper(tmp_path / "zookeeper") as server:
+        configuration = settings(tmp_path) | in_zookeeper(server)
+        drivers = Drivers(tmp_path, configuration | {"tidegate.high-availability.lease-duration": "30 s"})
+        try:
+            first = drivers()
+            led = first.until_completed(3)
+            second = drivers(AT_ONCE, standby=True)
+            second.until_standing_by()
+
+            server.kill()
+            server.start()
+            before = newest(drivers)
+            until(lambda: newest(drivers) >= before + 3, "checkpoints after ZooKeeper was back", START_S)
+            went_on = first.until_completed(3)
+            assert (went_on["restores"], went_on["pids"]) == (0, led["pids"])
+            assert drivers.record()["epoch"] == 1
+
+            server.kill()
+            assert first.process.wait(240) != 0
+            assert "does not lead the job any more" in first.output
+            until(lambda: not any(map(is_alive, led["pids"])), "the end of the workers of the driver that left", 60)
+            committed = visible_lines(tmp_path / "out")
+            assert second.process.poll() is None, second.output[-3000:]
+            assert second.status() is None, "nobody leads whom ZooKeeper has not made the leader"
+
+            server.start()
+            assert second.process.wait(480) == 0, second.output[-3000:]
+            assert not committed - visible_lines(tmp_path / "out")
+            assert_exact(visible_lines(tmp_path / "out"), RECORDS)
+            ended = drivers.record()
+            assert (ended["status"], ended["epoch"], ended["job_id"]) == ("FINISHED", 2, led["job_id"])
+        finally:
+            for driver in drivers.made:
+                driver.end()
 
 
 FAILS = """
