@@ -14,6 +14,7 @@ from tidegate.jobmanager.state_assignment import adopt_max_parallelism, assign_s
 from tidegate.state.factory import HASHMAP, ROCKSDB
 from tidegate.storage import filesystem
 from tidegate.storage.handles import CheckpointMetadata
+from tidegate.storage.job_directory import metadata_file
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -56,10 +57,13 @@ class Restarts:
         return max((p for p in found if p is not None), key=lambda p: p.checkpoint_id, default=None)
 
     def _kept_base(self) -> RestorePoint | None:
-        """What the present run was started from, unless that was a checkpoint which has been replaced since."""
+        """What the present run was started from, unless that was a checkpoint which has been replaced or damaged
+        since."""
         sim, base = self._sim, self._base
         if base is None or base.metadata.savepoint or base.root != sim.storage.root:
             return base
+        if metadata_file(base.checkpoint_id) in sim.storage.fake_files.damaged:
+            return None
         return base if base.checkpoint_id in sim.storage.completed_checkpoints() else None
 
     def resume_stopped(self, point: RestorePoint) -> None:

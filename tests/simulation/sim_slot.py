@@ -149,6 +149,11 @@ class SimSlot:
     def working(self) -> bool:
         return self.life is Life.ALIVE and self.runtime is not None and not self.failed
 
+    @property
+    def restoring(self) -> bool:
+        """It hangs in a read of its restore."""
+        return self._hanging is not None
+
     def wake(self) -> None:
         if self.working and not self.frozen:
             self.sim.ready.add(self)
