@@ -22,6 +22,10 @@ class RunningJob(Protocol):
         """The names of the Spark job groups that it has jobs in."""
 
     @property
+    def has_workers(self) -> bool:
+        """Whether workers of its own have come, so that it surely has slots; False also when it cannot know."""
+
+    @property
     def running(self) -> bool:
         """Whether the job has not come to its end yet."""
 

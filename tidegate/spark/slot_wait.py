@@ -62,12 +62,15 @@ class SlotWait:
 
     def _who(self) -> str:
         others = self._asked.other_spark_jobs()
-        holders = [
-            job.label for job in running_jobs() if job is not self._job and self._asked.at_work(job.spark_groups)
-        ]
+        holders = [job.label for job in running_jobs() if job is not self._job and self._has_slots(job)]
         if not holders and others:
             holders = [f"{others} other Spark {'job' if others == 1 else 'jobs'} of this session"]
         return ", ".join(holders)
+
+    def _has_slots(self, job: RunningJob) -> bool:
+        """Spark's own count of running tasks may be late: it writes at most ten times a second and then waits for the
+        next event, so that a job whose tasks all start at once stands there with none for up to ten seconds."""
+        return job.has_workers or self._asked.at_work(job.spark_groups)
 
 
 class SparkJobs:

@@ -25,13 +25,14 @@ class Gang:
         return self._others
 
     def at_work(self, groups: Collection[str]) -> bool:
-        return "waits as well" not in groups
+        return "waits as well" not in groups and "has workers" not in groups  # Spark is late with the latter
 
 
 class Job:
     def __init__(self, label: str) -> None:
         self.label = label
         self.spark_groups = (label,)
+        self.has_workers = label == "has workers"
 
 
 def asked(wait: SlotWait) -> None:
@@ -58,6 +59,11 @@ def said(caplog: Any, seconds: float = 0.2) -> list[str]:
             Gang(others=2),
             ["waits as well"],
             "me waits for free slots of Spark; these run in the same session: 2 other Spark jobs",
+        ),
+        (
+            Gang(others=2),
+            ["waits as well", "has workers"],
+            "me waits for free slots of Spark; these run in the same session: has workers",
         ),
         (Gang(), [], None),
         (Gang(started=True, others=1), ["other"], None),

@@ -160,6 +160,10 @@ class BatchJob:
     def spark_groups(self) -> tuple[str, ...]:
         return (self._group,)
 
+    @property
+    def has_workers(self) -> bool:
+        return False  # Spark's own tasks do the work
+
     def program_ends(self) -> None:
         self.cancel()
 

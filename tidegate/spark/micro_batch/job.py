@@ -184,6 +184,10 @@ class MicroBatchJob:
         query = self._query
         return () if query is None else (str(query.runId),)
 
+    @property
+    def has_workers(self) -> bool:
+        return False  # Spark's own tasks do the work
+
     def program_ends(self) -> None:
         self.cancel()
 

@@ -188,6 +188,10 @@ class JobManager(InstructionCarrier):
         return tuple(gang.group for gang in list(self._gangs.values()))
 
     @property
+    def has_workers(self) -> bool:
+        return bool(self._master.members)
+
+    @property
     def running(self) -> bool:
         return self._ended is None and self._thread.is_alive()
 
