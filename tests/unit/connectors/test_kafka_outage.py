@@ -209,3 +209,43 @@ def test_a_writer_that_was_refused_touches_nobodys_transactions() -> None:
     with pytest.raises(ConfigurationError, match="in use"):
         factory.check_started(wait=True)
     factory.close()
+
+
+class _Starting:
+    """A broker whose coordinators are elected, and then load, only after some questions; listing does not say so."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+
+    def describe_transactions(self, ids: list[str]) -> Any:
+        from kafka import errors
+
+        self.questions += 1
+        if self.questions <= 2:
+            raise errors.NotCoordinatorError
+        if self.questions <= 4:
+            raise errors.CoordinatorLoadInProgressError
+        if ids != ["p-0-7"]:
+            raise errors.for_code(transactions._UNKNOWN_ID)
+        return {"p-0-7": _Described()}
+
+    def list_transactions(self, state_filters: list[str]) -> Any:
+        return {1: [_Described()]} if self.questions > 4 else {1: []}
+
+    def close(self) -> None:
+        pass
+
+
+class _Described:
+    transactional_id, producer_id, producer_epoch, transaction_timeout_ms = "p-0-7", 5, 1, 1000
+    transaction_start_time_ms, topic_partitions = 0, ()
+
+    class state:
+        value = "Ongoing"
+
+
+def test_open_transactions_are_not_overlooked_while_a_broker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listed none then, and readers of committed records waited behind what was left for its whole timeout."""
+    admin = _Starting()
+    monkeypatch.setattr(TransactionClient, "_connected", lambda self: admin)
+    assert [found.transactional_id for found in client(60.0).open_transactions("p-")] == ["p-0-7"]

@@ -30,6 +30,7 @@ from tidegate.connectors.kafka.settings import BrokerUnavailableError, KafkaErro
 
 _END_TXN_VERSION = 3
 _SECONDS = 15.0
+_COORDINATORS_ASKED = 8  # each id has one of them, so these are likely to be on all brokers
 _LOOK_SECONDS = 10.0  # for the first record of a transaction
 _LOOK_PAUSE_SECONDS = 0.1
 _SHOWN_PARTITIONS = 5
@@ -204,7 +205,12 @@ class TransactionClient:
         return self._ask("asking for the rights to transactional ids", ask)
 
     def open_transactions(self, prefix: str, rest: str = ".*") -> list[OpenTransaction]:
-        """Those whose id is `prefix` and what the pattern `rest` matches, and that have not ended."""
+        """Those whose id is `prefix` and what the pattern `rest` matches, and that have not ended.
+
+        A broker that has just started lists none, without an error, until its coordinators are elected, and only then
+        says that they are loading. A question for single ids is refused until then, so it comes first."""
+        for n in range(_COORDINATORS_ASKED):
+            self.may_use(f"{prefix}{n}-0")
         listed = self._ask("listing transactions", lambda client: client.list_transactions(state_filters=["Ongoing"]))
         ids = sorted(t.transactional_id for found in listed.values() for t in found)
         wanted = re.compile(re.escape(prefix) + rest, re.DOTALL)
