@@ -16,10 +16,15 @@ def main() -> int:
     parser.add_argument("--mode", choices=[m.value for m in Mode], default=Mode.ALIGNED.value)
     parser.add_argument("--variation", choices=[v.value for v in Variation], default=Variation.PLAIN.value)
     parser.add_argument("--no-faults", action="store_true", help="the schedule without failures")
+    parser.add_argument("--harsher", action="store_true", help="the schedule with the harsher faults")
     parser.add_argument("--trace", action="store_true", help="print every step")
     arguments = parser.parse_args()
     scenario = draw_scenario(
-        arguments.seed, Mode(arguments.mode), not arguments.no_faults, Variation(arguments.variation)
+        arguments.seed,
+        Mode(arguments.mode),
+        not arguments.no_faults,
+        Variation(arguments.variation),
+        arguments.harsher,
     )
     simulation = Simulation(scenario, trace=arguments.trace)
     failure: Exception | None = None

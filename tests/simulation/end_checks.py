@@ -90,6 +90,8 @@ def check_run(sim: Simulation) -> None:
     """At the end of each run of the driver that was not killed."""
     unanswered = [request for request, answers in sim.requests.items() if answers != 1]
     check(not unanswered, f"checkpoint requests {unanswered} were answered {sim.requests} times")
+    left = [slot for slot in sim.live() if slot.hanging and slot.attempt not in sim.cancelled_gangs]
+    check(not left, f"{left} do not leave, and nobody has asked Spark to kill them")
     with sim.undisturbed():
         _check_storage(sim)
     sim.savepoints_taken.check_all()

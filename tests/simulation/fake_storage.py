@@ -1,7 +1,6 @@
 """Checkpoint storage for the simulator: the real `FileSystemStorage`, on files in a dict that can be told to fail.
 
-How slow a write is, is for the simulator to act out: it asks `write_delay_ms` when it schedules the end of a task's
-asynchronous part. Nothing here reads a clock or uses a thread.
+Nothing here reads a clock or uses a thread.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import enum
 from collections.abc import Callable, Iterator
 
 from tidegate.common.errors import StorageUnavailableError
-from tidegate.common.ids import CheckpointId, SubtaskIndex, VertexId
 from tidegate.storage.cleanup import OrderedDeletions
 from tidegate.storage.files import Files, reading
 from tidegate.storage.filesystem import FileSystemStorage
-from tidegate.storage.job_directory import LOCK
+from tidegate.storage.job_directory import LOCK, METADATA_NAME
 from tidegate.storage.job_lock import JobLock
 from tidegate.storage.location import StorageLocation
 from tidegate.storage.reader import FileStateSource
@@ -31,6 +29,10 @@ class Mishap(enum.Enum):
     GARBLED = "a read that brings other bytes"
 
 
+Garble = Callable[[bytes, slice, list[bytes]], bytes]
+"""(a file, the part of it that is read, all other files) -> what the read brings."""
+
+
 class FakeFiles:
     """Files in a dict. `mishap` is asked before every operation: (operation, path) -> what becomes of it. Operations:
     create, write, commit, discard, read, list, delete."""
@@ -41,6 +43,8 @@ class FakeFiles:
         self._locked = locked
         self.content: dict[str, bytes] = {}
         self.mishap: Callable[[str, str], Mishap] = lambda operation, path: Mishap.NONE
+        self.garble: Garble = lambda data, part, others: data[:-1][part]
+        self.leaves_torn = False  # what an object store was not given whole: half of it is there until it is deleted
         self.quiet = False  # nothing fails while this is set
         self.intact: dict[tuple[str, int, int, str], bytes] = {}  # part of a file that was looked at -> the file, then
         self.damaged: dict[str, str] = {}  # path -> what is wrong with the file
@@ -95,15 +99,20 @@ class FakeFiles:
         return FakeOutput(self, path)
 
     def read(self, path: str) -> bytes:
+        return self._read(path, slice(None))
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        return self._read(path, slice(offset, offset + length))
+
+    def _read(self, path: str, part: slice) -> bytes:
         with reading(self, path):
             mishap = self.attempt("read", path)
             if path not in self.content:
                 raise FileNotFoundError(path)
             data = self.content[path]
-        return data[:-1] if mishap is Mishap.GARBLED else data
-
-    def read_range(self, path: str, offset: int, length: int) -> bytes:
-        return self.read(path)[offset : offset + length]
+        if mishap is Mishap.GARBLED:
+            return self.garble(data, part, [self.content[other] for other in sorted(self.content) if other != path])
+        return data[part]
 
     def size(self, path: str) -> int | None:
         self.attempt("list", path)
@@ -138,9 +147,14 @@ class FakeOutput:
         self._data += data
 
     def commit(self) -> None:
+        """On a local disk the new name, on an object store the object: whole or not at all."""
         self._files.attempt("commit", self._path, lambda: self._files.content.update({self._path: bytes(self._data)}))
 
     def discard(self) -> None:
+        files = self._files
+        left = files.leaves_torn and files.remote and not files.quiet and not self._path.endswith(METADATA_NAME)
+        if left and self._data:
+            files.content[self._path] = bytes(self._data[: len(self._data) // 2])  # there is no way to drop an upload
         with contextlib.suppress(StorageUnavailableError):
             self._files.attempt("discard", self._path, lambda: self._files._drop([self._path]))
 
@@ -163,7 +177,6 @@ class FakeStorage(FileSystemStorage):
     def __init__(self, job_id: str = "job", min_file_size: int = 0, remote: bool = False) -> None:
         super().__init__("/fake", job_id, min_file_size=min_file_size)
         self.fake_files = FakeFiles(remote, locked=True)
-        self.write_delay_ms: Callable[[CheckpointId, VertexId, SubtaskIndex], float] = lambda *_: 0.0
         self.on_orphans_left: Callable[[], None] = lambda: None
         self._folders: dict[str, FakeFiles] = {}
 
@@ -192,6 +205,8 @@ class FakeStorage(FileSystemStorage):
         if uri not in self._folders:
             self._folders[uri] = FakeFiles(self.fake_files.remote)
             self._folders[uri].mishap = self._mishap
+            self._folders[uri].garble = self.fake_files.garble
+            self._folders[uri].leaves_torn = self.fake_files.leaves_torn
         return self._folders[uri]
 
     def _mishap(self, operation: str, path: str) -> Mishap:
@@ -201,8 +216,8 @@ class FakeStorage(FileSystemStorage):
     def successor(self, job_id: str) -> FakeStorage:
         """A directory for the next leader of the job, in the same store."""
         made = FakeStorage(job_id, self._min_file_size, self.fake_files.remote)
-        made.fake_files.mishap = self.fake_files.mishap
-        made.write_delay_ms = self.write_delay_ms
+        made.fake_files.mishap, made.fake_files.garble = self.fake_files.mishap, self.fake_files.garble
+        made.fake_files.leaves_torn = self.fake_files.leaves_torn
         made._folders = {**self._folders, self.root: self.fake_files}
         for files in made._folders.values():
             files.mishap = made._mishap

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation import verify
@@ -27,6 +29,9 @@ class FaultPlan:
     """Drawn once; `strike` is called before every step. After `scenario.calm_after` steps nothing goes wrong."""
 
     damage_share = 0.1  # of the runs
+    partition_share = 0.1  # of the harsher ones
+    commit_hang_share = 0.1  # likewise
+    jumps = (0, 1, 3)  # of the wall clocks, where they are drawn at all
 
     def __init__(self, sim: Simulation, scenario: Scenario) -> None:
         self._sim = sim
@@ -84,6 +89,8 @@ class FaultPlan:
         if rng.random() < 0.4:
             world.commit_faults_left = rng.randint(1, 4)
             world.commit_fault_rate, world.commit_crash_rate = rng.choice(((0.5, 0.0), (0.2, 0.2), (0.0, 0.3)))
+        if scenario.harsher:
+            self._plan_harsher_faults(within)
         if rng.random() < 0.06:
             self._plan(self.cancel, within)
         files = getattr(sim.storage, "fake_files", None)
@@ -95,8 +102,19 @@ class FaultPlan:
             self.storage.begin(files)
         self._again = rng.choice((0, 0, 0, 1, 2, 4))
         if scenario.clock_skew:
-            for _ in range(rng.choice((0, 1, 3))):
+            for _ in range(rng.choice(self.jumps)):
                 self._plan(self._jump, within)
+
+    def _plan_harsher_faults(self, within: int) -> None:
+        rng, sim, world = self._rng, self._sim, self._sim.world
+        if rng.random() < 0.15:
+            began = sim.clock.now_ms() + any_ms(rng, 0.5, 60.0)
+            world.commit_outages.append((began, began + any_ms(rng, 0.3, 3000.0)))
+        if rng.random() < self.commit_hang_share:
+            world.commit_hangs_left, world.commit_hang_rate = rng.randint(1, 3), rng.choice((0.1, 0.5))
+        if rng.random() < self.partition_share:
+            for _ in range(rng.choice((1, 1, 2))):
+                self._plan(self._partition, within)
 
     def _plan_driver_faults(self, within: int) -> None:
         rng, sim = self._rng, self._sim
@@ -146,6 +164,41 @@ class FaultPlan:
         if live:
             self._sim.freeze(self._rng.choice(live), any_ms(self._rng, 1.0, 3000.0))
 
+    def _partition(self) -> None:
+        """Between a slot and the driver nothing gets through, one way or both, for a while or for good. What was sent
+        meanwhile comes when it is over."""
+        live, rng, sim = self._live(), self._rng, self._sim
+        if not live:
+            return
+        slot = rng.choice(live)
+        up, down = rng.choice(((True, False), (False, True), (True, True)))
+        for_ms = math.inf if rng.random() < 0.3 else any_ms(rng, 1.0, 3000.0)
+        sim.trace(f"{slot} is cut off from the driver for {for_ms:.0f} ms: up {up}, down {down}")
+        sim.struck["a slot is cut off from the driver"] += 1
+        slot.cut_up, slot.cut_down = slot.cut_up or up, slot.cut_down or down
+        slot.receive_or_wait()
+        if slot.cut_down and for_ms > sim.job_settings.heartbeat_timeout_ms:
+            sim.after(sim.job_settings.heartbeat_timeout_ms, partial(self._leave_unheard, slot))
+        if for_ms < math.inf:
+            sim.after(for_ms, partial(self._heal, slot))
+
+    def _leave_unheard(self, slot: SimSlot) -> None:
+        """As its control thread does when it has not heard the driver for too long."""
+        if slot.life is not Life.ALIVE or not slot.cut_down:
+            return
+        if slot.frozen:
+            self._sim.after(1.0, partial(self._leave_unheard, slot))
+        elif slot.hanging or slot.restoring:
+            self._sim.crash(slot, "it does not leave, since it hangs")
+        else:
+            self._sim.trace(f"{slot} has not heard the driver for too long")
+            self._sim.leave(slot)
+
+    def _heal(self, slot: SimSlot) -> None:
+        slot.cut_up = slot.cut_down = False
+        self._sim.went_on_at = self._sim.steps
+        slot.receive_or_wait()
+
     def _damage(self) -> None:
         """Of a file of a checkpoint, and somebody has to read it: a worker, or a new driver."""
         if not self.storage.damage():
@@ -163,7 +216,8 @@ class FaultPlan:
 
     def _jump(self) -> None:
         """The wall clocks are set. A process goes by the time at its start; those that start later see it."""
-        self._sim.set_wall_clocks(self._rng.choice((-1, 1)) * any_ms(self._rng, 1.0, 2_000_000.0))
+        longest = 20_000_000.0 if self._sim.scenario.harsher else 2_000_000.0
+        self._sim.set_wall_clocks(self._rng.choice((-1, 1)) * any_ms(self._rng, 1.0, longest))
 
     def cancel(self) -> None:
         self.cancelled = True

@@ -24,6 +24,8 @@ class MessageFaults:
         self._sim = sim
         self._rng = scenario.rng
         self._rate = scenario.rng.choice((0.0, 0.0, 0.02, 0.2)) if scenario.faulty else 0.0
+        # How soon they come again: one of the copies with this probability in each step.
+        self._pace = scenario.rng.choice((0.05, 0.05, 0.005)) if scenario.harsher else 0.05
         self._kept: list[tuple[Deliver, bytes]] = []  # copies that are still under way
         self.repeated = 0
         self._unreadable_left = scenario.rng.choice((0,) * 9 + (1, 2)) if scenario.faulty else 0
@@ -36,7 +38,7 @@ class MessageFaults:
         deliver(payload)
 
     def strike(self) -> None:
-        if self._kept and not self._sim.calm and self._rng.random() < 0.05:
+        if self._kept and not self._sim.calm and self._rng.random() < self._pace:
             deliver, payload = self._kept.pop(self._rng.randrange(len(self._kept)))
             self.repeated += 1
             self._sim.struck["a message comes again"] += 1

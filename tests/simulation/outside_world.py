@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from typing import Any, NoReturn
 
+from tests.simulation.durations import any_ms
 from tests.simulation.sim_clock import SimClock
 from tidegate.taskmanager import commit_retries
 
@@ -23,6 +24,10 @@ class InjectedFault(Exception):
 
 class SimulatedCrash(BaseException):
     """The process is gone at this very point. Not an Exception: nothing may catch it."""
+
+
+class SimulatedHang(SimulatedCrash):
+    """The thread does not come back from here until its process is killed."""
 
 
 class BrokenPromise(AssertionError):
@@ -62,6 +67,9 @@ class OutsideWorld:
         self.commit_fault_rate = 0.0
         self.commit_crash_rate = 0.0
         self.commit_faults_left = 0
+        self.commit_outages: list[tuple[float, float]] = []  # (from, until): the target does not answer
+        self.commit_hang_rate = 0.0
+        self.commit_hangs_left = 0
         self.failed_commits = 0
         self.struck: Counter[str] = Counter()  # kind of fault -> how often it struck
         self.broken: str | None = None  # the first promise that was seen to be broken
@@ -97,6 +105,14 @@ class OutsideWorld:
 
     def commit(self, name: str) -> None:
         """Idempotent."""
+        now = self.clock.now_ms()
+        if not self.calm and any(began <= now < ended for began, ended in self.commit_outages):
+            self.failed_commits += 1
+            self.struck["a commit fails, since the target is away"] += 1
+            raise InjectedFault(f"the target of {name} is away")
+        if not self.calm and self.commit_hangs_left > 0 and self.rng.random() < self.commit_hang_rate:
+            self.commit_hangs_left -= 1
+            self._hang(name)
         if self.commit_faults_left > 0:
             if self.rng.random() < self.commit_fault_rate:
                 self.commit_faults_left -= 1
@@ -111,6 +127,17 @@ class OutsideWorld:
                 self.struck["a worker is killed in a commit"] += 1
                 raise SimulatedCrash(f"while {name} is committed")
         self._apply(name)
+
+    def _hang(self, name: str) -> None:
+        """The target takes its time, or never answers: with or without having done it."""
+        if self.rng.random() < 0.5:
+            self.struck["a commit takes long"] += 1
+            self.clock.advance(any_ms(self.rng, 1.0, 3000.0))
+            return
+        self.struck["a commit never returns"] += 1
+        if self.rng.random() < 0.5:
+            self._apply(name)
+        raise SimulatedHang(f"in the commit of {name}")
 
     def _apply(self, name: str) -> None:
         transaction = self.transactions.get(name)

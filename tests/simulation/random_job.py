@@ -111,6 +111,7 @@ class JobBuilder:
     at_least_once = False
     growing = False
     often_cut = False
+    long_share = 0.25  # of the jobs
 
     def __init__(self, rng: random.Random, size: int = 3, max_parallelism: int = 3) -> None:
         self._rng = rng
@@ -122,7 +123,7 @@ class JobBuilder:
         self._env.set_buffer_timeout(rng.choice((-1, 0, 1, 5, 100)))
         if rng.random() < 0.3:
             self._env.disable_operator_chaining()
-        self._long = rng.random() < 0.25  # many records and keys: chains of increments
+        self._long = rng.random() < self.long_share  # many records and keys: chains of increments
         self._pause_rate = 0.6 if self._long else rng.choice((0.0, 0.0, 0.2))
         self._names = 0
         self._sinks: list[ExpectedSink] = []

@@ -10,8 +10,10 @@ class SimulationFailed(AssertionError):
     """Says how to see it again."""
 
 
-def run_seed(seed: int, mode: Mode, faulty: bool = True, variation: Variation = Variation.PLAIN) -> Simulation:
-    scenario = draw_scenario(seed, mode, faulty, variation)
+def run_seed(
+    seed: int, mode: Mode, faulty: bool = True, variation: Variation = Variation.PLAIN, harsher: bool = False
+) -> Simulation:
+    scenario = draw_scenario(seed, mode, faulty, variation, harsher)
     try:
         return Simulation(scenario).run()
     except Exception as error:

@@ -68,6 +68,7 @@ class Scenario:
     seed: int
     mode: Mode
     faulty: bool
+    harsher: bool  # has faults that the others do not, for which more random numbers are drawn
     rng: random.Random
     job: RandomJob
     runtime: RuntimeSettings
@@ -90,10 +91,14 @@ class Scenario:
     def command(self) -> str:
         faults = "" if self.faulty else " --no-faults"
         variation = "" if self.variation is Variation.PLAIN else f" --variation {self.variation.value}"
-        return f"python -m tests.simulation --seed {self.seed} --mode {self.mode.value}{variation}{faults} --trace"
+        harsher = " --harsher" if self.harsher else ""
+        which = f"--seed {self.seed} --mode {self.mode.value}{variation}{faults}{harsher}"
+        return f"python -m tests.simulation {which} --trace"
 
 
-def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Variation.PLAIN) -> Scenario:
+def draw_scenario(
+    seed: int, mode: Mode, faulty: bool, variation: Variation = Variation.PLAIN, harsher: bool = False
+) -> Scenario:
     prefix = "" if variation is Variation.PLAIN else f"{variation.value}/"
     rng = random.Random(f"{prefix}{mode.value}/{faulty}/{seed}")
     builder = _builder(variation)(rng, size=rng.choice((2, 3, 4)))
@@ -129,6 +134,7 @@ def draw_scenario(seed: int, mode: Mode, faulty: bool, variation: Variation = Va
         seed=seed,
         mode=mode,
         faulty=faulty,
+        harsher=harsher,
         rng=rng,
         job=job,
         runtime=runtime,

@@ -59,7 +59,7 @@ class Schedule:
     def set_wall_clocks(self, by_ms: float) -> None:
         self.trace(f"the wall clocks jump by {by_ms:.0f} ms")
         self.struck["the wall clocks jump"] += 1
-        self._wall_ms = max(-6_000_000.0, self._wall_ms + by_ms)
+        self._wall_ms = max(-8_000_000.0, self._wall_ms + by_ms)
 
     def later(self, what: str, happen: Callable[[], None]) -> None:
         self.events.add(Event(what, happen))

@@ -26,7 +26,7 @@ from tidegate.protocol.codec import ProtocolError, decode_from_master, encode
 from tidegate.protocol.messages import Deploy, FailureInfo, Finish, Leave, MasterToSlot, Message, Register, TaskFailed
 from tidegate.storage.handles import SlotRestore
 from tidegate.taskmanager.failure import OperatorFailure, describe
-from tidegate.taskmanager.operators.sink import CommitFailedError
+from tidegate.taskmanager.operators.sink import CommitFailedError, SinkOperator
 from tidegate.taskmanager.slot import SlotRuntime
 from tidegate.taskmanager.time_limit import TimeLimit
 from tidegate.testing.coroutines import run_to_end
@@ -114,6 +114,7 @@ class SimSlot:
         self.life = Life.STARTING
         self.failed = False
         self.frozen = False
+        self.cut_up = self.cut_down = False  # a partition: nothing gets through to the driver, or from it
         self.runtime: SlotRuntime | None = None
         self.deadline: float | None = None  # of the runtime, when it had nothing to do; in true time, as the next one
         self.next_heartbeat = 0.0
@@ -123,6 +124,8 @@ class SimSlot:
         self.incoming: list[Link] = []  # data links that end here
         self.slowness = sim.draw_slowness()
         self._dumped = False
+        self.stuck = False  # a helper thread of it hangs in user code, for ever
+        self.hanging = False  # it was told to leave, and does not, because of that
         self._hanging: list[MasterToSlot] | None = None  # what has come since the restore began to hang
 
     def __repr__(self) -> str:
@@ -147,7 +150,7 @@ class SimSlot:
 
     @property
     def working(self) -> bool:
-        return self.life is Life.ALIVE and self.runtime is not None and not self.failed
+        return self.life is Life.ALIVE and self.runtime is not None and not self.failed and not self.hanging
 
     @property
     def restoring(self) -> bool:
@@ -160,7 +163,8 @@ class SimSlot:
 
     def receive_or_wait(self) -> None:
         """Frames wait in the socket until the slot is deployed; a frozen process takes nothing at all."""
-        self.down.freeze(self.frozen)
+        self.down.freeze(self.frozen or self.cut_down)
+        self.up.freeze(self.cut_up)
         for link in self.incoming:
             link.freeze(self.frozen or self.runtime is None)
 
@@ -178,12 +182,38 @@ class SimSlot:
 
     def guard(self, do: Callable[[], None]) -> None:
         """Run something of the slot; what it raises ends the attempt here, as in the real host."""
+        if self.hanging:
+            return
         try:
             self.inside(do)
         except SimulatedCrash as crash:
             self.sim.crash(self, str(crash))
         except Exception as error:
             self._fail(error)
+
+    def helper_hangs(self, why: str) -> None:
+        """For ever, while all else goes on: what is to be committed after it waits. Nobody can tell that from a slow
+        target: the user cancels, or kills the process, unless the attempt ends for another reason before."""
+        self.stuck = True
+        self.sim.trace(f"a helper of {self} hangs {why}")
+        kill = partial(self.sim.crash, self, f"a helper hangs {why}")
+        self.sim.after(any_ms(self.sim.rng, 1.0, 3000.0), kill if self.sim.rng.random() < 0.7 else self._cancel)
+
+    def _leave(self) -> None:
+        sim = self.sim
+        if self._hanging is not None:
+            sim.crash(self, "it does not leave, since the storage hangs")
+        elif self.stuck and self.runtime is not None and not self.hanging and sim.rng.random() < 0.5:
+            sim.trace(f"{self} does not leave before its helper comes back: Spark has to kill it")
+            self.runtime.close()
+            self.hanging = True
+            sim.ready.discard(self)
+        elif not self.hanging:
+            sim.leave(self)
+
+    def _cancel(self) -> None:
+        if self.life is Life.ALIVE:
+            self.sim.faults.cancel()
 
     def inside(self, do: Callable[[], Any]) -> Any:
         """What `do` does is done by this process."""
@@ -231,10 +261,9 @@ class SimSlot:
         if self.sim.lines is not None:
             self.sim.trace(f"{self} <- {_short(message)}")
         if isinstance(message, Leave):
-            if self._hanging is None:
-                self.sim.leave(self)
-            else:
-                self.sim.crash(self, "it does not leave, since the storage hangs")
+            self._leave()
+        elif self.hanging:
+            pass
         elif self._hanging is not None:
             self._hanging.append(message)
         elif isinstance(message, Deploy) and message.restore and self.runtime is None and self.sim.restore_hangs():
@@ -323,15 +352,16 @@ class SimSlot:
         self.up.push(encode(message))
 
     def run_async(self, work: Callable[[], Any], done: Done) -> None:
-        self.sim.add_async(AsyncWork(self, work, done))
+        commits = isinstance(getattr(done, "__self__", None), SinkOperator)
+        self.sim.add_async(AsyncWork(self, work, done), of_storage=not commits)
 
     def run_coroutine(self, call: Callable[[], Awaitable[Any]], done: Done) -> Callable[[], None]:
         """Finished at a moment that the scheduler picks, in any order."""
-        self.run_async(lambda: run_to_end(call), done)
+        self.sim.add_async(AsyncWork(self, lambda: run_to_end(call), done), of_storage=False)
         return lambda: None
 
     def post(self, mail: Callable[[], None]) -> None:
-        self.run_async(lambda: None, lambda result, error: mail())
+        self.sim.add_async(AsyncWork(self, lambda: None, lambda result, error: mail()), of_storage=False)
 
     def operator_made(self, operator: Any) -> None:
         """Faults come from the fault plan of the simulation."""

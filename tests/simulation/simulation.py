@@ -119,6 +119,7 @@ class Simulation(Workers, InstructionCarrier):
         self.attempt_of: dict[int, tuple[int, int]] = {}  # checkpoint with metadata -> (run of the driver, attempt)
         self._tried: dict[int, tuple[int, int]] = {}  # the same, when it may or may not have been written
         self.requests: dict[int, int] = {}  # request -> answers
+        self.cancelled_gangs: set[AttemptNumber] = set()  # by this driver
         self.savepoints: set[int] = set()
         self.savepoint_attempts: dict[str, tuple[int, int]] = {}  # savepoint with metadata, perhaps -> as in attempt_of
         self.collected: dict[str, list[tuple[int, Any]]] = {}
@@ -379,6 +380,7 @@ class Simulation(Workers, InstructionCarrier):
 
     def cancel_gang(self, instruction: CancelGang) -> None:
         attempt = instruction.attempt
+        self.cancelled_gangs.add(attempt)
         self.later(f"Spark cancels attempt {attempt}", partial(self.kill, self.gangs[attempt]))
 
     def write_metadata(self, instruction: WriteMetadata) -> None:
@@ -526,6 +528,7 @@ class Simulation(Workers, InstructionCarrier):
             self.after(any_ms(self.rng, 0.3, 100.0), partial(self.async_work.add, work))
         self.processes, self.gangs = {}, {}
         self.requests.clear()
+        self.cancelled_gangs.clear()
         if isinstance(self.storage, FakeStorage) and not frozen:
             self.storage.forget()
 

@@ -34,6 +34,7 @@ class StorageFaults:
 
     trouble_share = 0.5  # of the runs have single operations that fail
     rates = (0.02, 0.05, 0.2)  # of them
+    garble_share = 0.1  # of the runs have reads that bring other bytes
     metadata_share = 0.2  # of the damaged files
     kinds = ("lost", "torn", "rotten", "swapped")  # of damage
 
@@ -59,11 +60,14 @@ class StorageFaults:
             began = sim.clock.now_ms() + any_ms(rng, 0.5, 60.0)
             operations = rng.choice((_ALL, _WRITING, _READING, _DELETING))
             self._outages.append((began, began + any_ms(rng, 0.3, 1000.0), operations))
-        if rng.random() < 0.1:
+        if rng.random() < self.garble_share:
             self._garble_rate = rng.choice((0.02, 0.3))
 
     def begin(self, files: FakeFiles) -> None:
         files.mishap = self._mishap
+        if self._sim.scenario.harsher:
+            files.garble = self._garble
+            files.leaves_torn = True
 
     def _mishap(self, operation: str, path: str) -> Mishap:
         sim, rng = self._sim, self._rng
@@ -77,7 +81,8 @@ class StorageFaults:
             if sim.in_worker and rng.random() < self._crash_rate:
                 raise SimulatedCrash(f"in the middle of a {operation} in the storage")
             return self._fails(operation, rng.choice((Mishap.REFUSED, Mishap.UNANSWERED)))
-        if operation == "read" and self._garble_rate and not path.endswith(METADATA_NAME):
+        spared = path.endswith(METADATA_NAME) and not sim.scenario.harsher
+        if operation == "read" and self._garble_rate and not spared:
             if path not in self._garbled_paths and rng.random() < self._garble_rate:
                 self._garbled_paths.add(path)
                 self.garbled += 1
@@ -86,6 +91,19 @@ class StorageFaults:
                 return Mishap.GARBLED
             self._garbled_paths.discard(path)
         return Mishap.NONE
+
+    def _garble(self, whole: bytes, part: slice, other_files: list[bytes]) -> bytes:
+        """What a read brings instead: less, a byte that is another, or what belongs elsewhere."""
+        rng = self._rng
+        data, others = whole[part], [other[part] for other in other_files]
+        kind = rng.choice(("short", "changed", "elsewhere"))
+        self._sim.trace(f"what it brings: {kind}")
+        if kind == "changed" and data:
+            place = rng.randrange(len(data))
+            return data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :]
+        if kind == "elsewhere" and others:
+            return rng.choice(others)
+        return data[: rng.randrange(len(data))] if data else data
 
     def _fails(self, operation: str, how: Mishap) -> Mishap:
         self.failed[operation] += 1
@@ -114,10 +132,12 @@ class StorageFaults:
         path = rng.choice(paths)
         kind = rng.choice(self.kinds)
         data = files.content[path]
+        # The record of a job with high availability always names one whose metadata is whole.
+        named = [] if sim.led is None else [metadata_file(metadata.checkpoint_id) for metadata, _ in sim.led.named()]
         others = sorted(
             other
             for other, content in files.content.items()
-            if content != data and other.endswith(METADATA_NAME) == path.endswith(METADATA_NAME)
+            if content != data and other.endswith(METADATA_NAME) == path.endswith(METADATA_NAME) and other not in named
         )
         if kind == "swapped" and not others:
             kind = "rotten"

@@ -1,13 +1,14 @@
 """The threads of the JobManager that talk to its storage, without threads: the real queues, and work that is done when
-the scheduler picks it. Some of it hangs for a while."""
+the scheduler picks it. Some of it hangs, for a while or for ever."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation import end_checks
-from tests.simulation.durations import any_ms
+from tests.simulation.durations import NEVER_MS, any_ms
 from tidegate.storage.work_queues import Lane, Work, WorkQueues
 from tidegate.storage.workers import Closed
 
@@ -29,7 +30,8 @@ class _Thread:
 class SimStorageThreads:
     """Takes the place of `StorageThreads`."""
 
-    stuck_share = 0.1  # of the writes that hang
+    stuck_share = 0.1  # of what hangs never comes back, or only after the end of the job
+    most_stuck = 3  # threads of a lane: more are not left behind
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -53,7 +55,13 @@ class SimStorageThreads:
     def look(self, what: str, do: Callable[[], object]) -> bool:
         return self._add(Lane.LOOKS, Work(what, do))
 
-    def watch(self) -> None: ...
+    def watch(self, stuck: _Thread) -> None:
+        """As the driver does every few seconds: a thread that has not come back for long is left behind at what it
+        does, and another takes its place. Deletions, whose order matters, have no other."""
+        if stuck.work is not None and stuck.lane is not Lane.DELETIONS and stuck in self._threads:
+            self._sim.trace(f"{stuck.work.what} is left behind")
+            self._threads.append(_Thread(stuck.lane, self._sim.draw_slowness()))
+            self._begin()
 
     def close(self, last: Callable[[], object], patience_s: float) -> Closed:
         raise AssertionError("the simulator calls finish")
@@ -79,10 +87,8 @@ class SimStorageThreads:
             sim.trace(f"{work.what} hangs")
             thread.has_hung = True
             sim.helper_pool.discard(thread)
-            if thread.lane is Lane.WRITES and sim.rng.random() < self.stuck_share:
-                sim.struck["a write of metadata never returns"] += 1
-                thread.stuck = True
-                sim.after(any_ms(sim.rng, 1.0, 3000.0), sim.faults.cancel)  # no checkpoint will be complete any more
+            if self._may_stick(thread.lane) and sim.rng.random() < self.stuck_share:
+                self._stick(thread)
                 return
             sim.struck["a storage thread of the driver hangs"] += 1
             sim.after(any_ms(sim.rng), lambda: sim.helper_pool.add(thread) if thread.work is work else None)
@@ -98,6 +104,25 @@ class SimStorageThreads:
             end_checks.check_retained(sim)
         self._begin()
 
+    def _may_stick(self, lane: Lane) -> bool:
+        """Of the lanes but that of metadata only where the faults are harsher."""
+        if not self._sim.scenario.harsher:
+            return lane is Lane.WRITES
+        return sum(thread.stuck for thread in self._threads if thread.lane is lane) < self.most_stuck
+
+    def _stick(self, thread: _Thread) -> None:
+        """What is written into is under way until its timeout; where there is none no other checkpoint begins, and the
+        user gives the job up (always, where the faults are not harsher: no other thread takes the place of the one
+        that is stuck). Deletions that never return keep nobody."""
+        sim, thread.stuck = self._sim, True
+        sim.struck[f"one of the storage threads for {thread.lane.value} never returns"] += 1
+        if not sim.scenario.harsher:
+            sim.after(any_ms(sim.rng, 1.0, 3000.0), sim.faults.cancel)
+        elif thread.lane is not Lane.DELETIONS:
+            sim.after(any_ms(sim.rng, 1.0, 3000.0), partial(self.watch, thread))
+            if sim.coordinator is None or sim.coordinator.settings.timeout_ms >= NEVER_MS:
+                sim.after(any_ms(sim.rng, 1.0, 3000.0), sim.faults.cancel)
+
     def finish(self) -> None:
         """At the end of the job: what was asked for is done, but for what is stuck and what waits for it. A stuck write
         may come to its end when nobody looks any more."""
@@ -106,7 +131,9 @@ class SimStorageThreads:
                 thread.has_hung = True
                 self.step(thread)
         for thread in self._threads:
-            if thread.stuck and thread.work is not None and self._sim.rng.random() < 0.7:
+            if not thread.stuck or thread.work is None or thread.lane is Lane.SAVEPOINTS:
+                continue
+            if self._sim.rng.random() < 0.7:
                 self._sim.trace(f"late: {thread.work.what}")
                 thread.work.do()
                 thread.work = None

@@ -12,9 +12,14 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.faults import FaultPlan
 from tests.simulation.runner import run_seed
-from tests.simulation.scenario import Mode
+from tests.simulation.scenario import Mode, Variation
+from tests.simulation.schedule import Schedule
+from tests.simulation.sim_slot import AsyncWork, SimSlot
 from tests.simulation.simulation import Simulation
+from tests.simulation.workers import Workers
+from tidegate.taskmanager.operators.sink import SinkOperator
 
 CHUNK = 30
 SCHEDULES = {
@@ -31,6 +36,14 @@ CASES = [(mode, first) for mode, schedules in SCHEDULES.items() for first in ran
 def test_failures_do_not_show_in_output_and_state(mode: Mode, first: int) -> None:
     for seed in range(first, first + CHUNK):
         run_seed(seed, mode)
+
+
+@pytest.mark.parametrize("variation", [Variation.PLAIN, Variation.RESCALE, Variation.LED])
+@pytest.mark.parametrize("mode", SCHEDULES)
+def test_harsher_failures_do_not_show_either(mode: Mode, variation: Variation) -> None:
+    """Writes, deletions and commits that never return, partitions, metadata that reads otherwise, torn uploads."""
+    for seed in range(4):
+        run_seed(seed, mode, variation=variation, harsher=True)
 
 
 def test_there_are_enough_schedules() -> None:
@@ -76,3 +89,37 @@ def test_the_schedules_are_as_hard_as_they_claim() -> None:
 def test_at_least_once_is_weaker_than_exactly_once() -> None:
     """Its tracker does not block channels, so records are replayed into a state that holds them already."""
     assert any(run_seed(seed, Mode.AT_LEAST_ONCE).doubled for seed in range(60))
+
+
+def test_a_helper_that_hangs_in_a_commit_leaves_its_worker_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody ends it: it is no crash, and the rest of the worker goes on."""
+    hung: list[bool] = []
+    helper_hangs = SimSlot.helper_hangs
+
+    def noted(self: SimSlot, why: str) -> None:
+        helper_hangs(self, why)
+        hung.append(self.working)
+
+    monkeypatch.setattr(SimSlot, "helper_hangs", noted)
+    monkeypatch.setattr(FaultPlan, "commit_hang_share", 1.0)
+    for seed in range(CHUNK):
+        run_seed(seed, Mode.ALIGNED, harsher=True)
+    assert any(hung)
+
+
+def test_what_a_worker_never_ends_is_a_write_and_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint's timeout ends the wait for a write; commits have none."""
+    stuck: list[AsyncWork] = []
+    never_returns = Workers._never_returns
+
+    def noted(self: Workers, work: AsyncWork) -> None:
+        stuck.append(work)
+        never_returns(self, work)
+
+    monkeypatch.setattr(Workers, "_never_returns", noted)
+    monkeypatch.setattr(Workers, "stuck_share", 1.0)
+    monkeypatch.setattr(Schedule, "hangs", lambda self: not self.calm and self.rng.random() < 0.03)
+    for seed in range(CHUNK):
+        run_seed(seed, Mode.ALIGNED, harsher=True)
+    assert stuck
+    assert not [work for work in stuck if isinstance(getattr(work.done, "__self__", None), SinkOperator)]

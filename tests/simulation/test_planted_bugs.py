@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from tests.simulation import sim_slot
+from tests.simulation.random_job import JobBuilder
 from tests.simulation.runner import SimulationFailed, run_seed
 from tests.simulation.scenario import IN_ROCKSDB, Mode, Variation
 from tests.simulation.sim_slot import RandomTimeLimit
+from tests.simulation.storage_faults import StorageFaults
 from tidegate.common.errors import InternalError
 from tidegate.fault_tolerance.barriers import handlers as barriers
 from tidegate.fault_tolerance.barriers.subtask_checkpoint import SubtaskCheckpoint
@@ -155,6 +157,9 @@ def committables_of_aborted_checkpoints_dropped(patch: Patch) -> None:
 
 def changes_of_aborted_checkpoints_forgotten(patch: Patch) -> None:
     patch.setattr(IncrementLedger, "abort", lambda self, checkpoint_id: self._unconfirmed.pop(checkpoint_id, None))
+    patch.setattr(JobBuilder, "long_share", 1.0)  # with chains of increments: too rare otherwise
+    patch.setattr(StorageFaults, "trouble_share", 1.0)  # declined snapshots, and restarts
+    patch.setattr(StorageFaults, "rates", (0.05,))
 
 
 def credits_leak(patch: Patch) -> None:

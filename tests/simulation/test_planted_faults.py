@@ -3,6 +3,7 @@ the protocol itself are in `test_planted_bugs.py`.)"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,13 @@ from tests.simulation.scenario import IN_ROCKSDB, Mode, Variation
 from tests.simulation.schedule import Schedule
 from tests.simulation.simulation import Simulation
 from tests.simulation.storage_faults import StorageFaults
+from tests.simulation.storage_host import SimStorageThreads
 from tests.simulation.test_planted_bugs import offset_of_the_batch_after
 from tidegate.common.errors import InternalError, SnapshotError, StorageUnavailableError
 from tidegate.fault_tolerance.barriers.coordinator import CheckpointCoordinator
 from tidegate.fault_tolerance.barriers.task import BarrierTaskSide
+from tidegate.jobmanager.gang_monitor import GangMonitor
+from tidegate.jobmanager.job import Job
 from tidegate.jobmanager.job_master import JobMaster
 from tidegate.jobmanager.restart_strategies import FailureRate, GiveUp
 from tidegate.jobmanager.working_states import Restoring
@@ -27,7 +31,11 @@ from tidegate.protocol.messages import TriggerCheckpoint
 from tidegate.storage import cleanup, files, job_directory, metadata, reader
 from tidegate.storage.filesystem import FileSystemStorage
 from tidegate.storage.work_queues import WorkQueues
+from tidegate.storage.writers import FileTaskStateWriter
+from tidegate.taskmanager import commit_retries
+from tidegate.taskmanager.commit_retries import CommitOutcome
 from tidegate.taskmanager.failure import RestoreFailure
+from tidegate.taskmanager.operators import sink
 
 MAX_SEEDS = 300
 Patch = pytest.MonkeyPatch
@@ -64,6 +72,12 @@ def metadata_of_another_checkpoint_counts(patch: Patch) -> None:
     patch.setattr(FaultPlan, "damage_share", 1.0)
     patch.setattr(StorageFaults, "metadata_share", 1.0)
     patch.setattr(StorageFaults, "kinds", ("swapped",))
+
+
+def metadata_is_damaged_by_one_answer(patch: Patch) -> None:
+    """A starting driver passes over a checkpoint, or lets its files be deleted, for one read that went wrong."""
+    patch.setattr(metadata, "_not_by_one_answer", lambda read: read())
+    patch.setattr(StorageFaults, "garble_share", 1.0)
 
 
 def two_drivers_write_into_one_checkpoint(patch: Patch) -> None:
@@ -144,6 +158,62 @@ def deletions_overtake_writes(patch: Patch) -> None:
     patch.setattr(Schedule, "hangs", lambda self: not self.calm and self.rng.random() < 0.2)
 
 
+def processes_go_by_the_wall_clock(patch: Patch) -> None:
+    """Which somebody sets while they run."""
+
+    class WallClock:
+        def __init__(self, schedule: Any) -> None:
+            self._schedule = schedule
+
+        def now_ms(self) -> float:
+            return float(self._schedule.clock.now_ms() + self._schedule._wall_ms)
+
+        def true_ms(self, time_ms: float) -> float:
+            return float(time_ms - self._schedule._wall_ms)
+
+    patch.setattr(Schedule, "new_clock", lambda self: WallClock(self))
+    patch.setattr(FaultPlan, "jumps", (3,))
+
+
+def a_full_storage_is_not_noticed(patch: Patch) -> None:
+    """A worker acknowledges what the storage did not take."""
+    close = FileTaskStateWriter.close
+
+    def regardless(self: FileTaskStateWriter) -> None:
+        with contextlib.suppress(StorageUnavailableError):
+            close(self)
+
+    patch.setattr(FileTaskStateWriter, "close", regardless)
+
+
+def commits_are_given_up_in_silence(patch: Patch) -> None:
+    """When the target has been away for longer than they are tried."""
+
+    def once(*arguments: Any) -> CommitOutcome:
+        return commit_retries.commit_with_retries(*arguments)._replace(left=[])
+
+    patch.setattr(sink, "commit_with_retries", once)
+
+
+def workers_that_do_not_leave_are_not_killed(patch: Patch) -> None:
+    """One that hangs in a commit outlives its job."""
+    patch.setattr(Job, "kill", lambda self, gang: None)
+    patch.setattr(FaultPlan, "commit_hang_share", 1.0)
+
+
+def a_slot_behind_a_partition_counts_as_alive(patch: Patch) -> None:
+    patch.setattr(GangMonitor, "silence", lambda self, now_ms: None)
+    patch.setattr(GangMonitor, "_silent_at", lambda self, member: math.inf)
+    patch.setattr(FaultPlan, "partition_share", 1.0)
+
+
+def a_write_that_never_returns_holds_up_all_others(patch: Patch) -> None:
+    """No other thread takes the place of the one that is stuck."""
+    patch.setattr(SimStorageThreads, "watch", lambda self, stuck: None)
+    patch.setattr(SimStorageThreads, "stuck_share", 1.0)
+    patch.setattr(Schedule, "hangs", lambda self: not self.calm and self.rng.random() < 0.1)
+
+
 BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (what_cannot_be_read_counts_as_damaged, Mode.ALIGNED, Variation.PLAIN),
     (a_file_that_is_gone_for_good_counts_as_away, Mode.ALIGNED, Variation.PLAIN),
@@ -163,20 +233,31 @@ BUGS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
     (deletions_overtake_writes, Mode.ALIGNED, Variation.PLAIN),
     (offset_of_the_batch_after, Mode.AT_LEAST_ONCE, Variation.TIME),
 ]
+NEED_HARSHER_FAULTS: list[tuple[Callable[[Patch], None], Mode, Variation]] = [
+    (metadata_is_damaged_by_one_answer, Mode.UNALIGNED, Variation.RESCALE),
+    (processes_go_by_the_wall_clock, Mode.ALIGNED, Variation.PLAIN),
+    (a_full_storage_is_not_noticed, Mode.ALIGNED, Variation.PLAIN),
+    (commits_are_given_up_in_silence, Mode.ALIGNED, Variation.PLAIN),
+    (workers_that_do_not_leave_are_not_killed, Mode.ALIGNED, Variation.PLAIN),
+    (a_slot_behind_a_partition_counts_as_alive, Mode.ALIGNED, Variation.PLAIN),
+    (a_write_that_never_returns_holds_up_all_others, Mode.ALIGNED, Variation.PLAIN),
+]
 
 
 @pytest.mark.parametrize(
-    ("plant", "mode", "variation"), BUGS, ids=[f"{bug[0].__name__}-{bug[2].value}" for bug in BUGS]
+    ("plant", "mode", "variation", "harsher"),
+    [(*bug, bug in NEED_HARSHER_FAULTS) for bug in BUGS + NEED_HARSHER_FAULTS],
+    ids=[f"{bug[0].__name__}-{bug[2].value}" for bug in BUGS + NEED_HARSHER_FAULTS],
 )
 def test_a_planted_bug_is_found(
-    plant: Callable[[Patch], None], mode: Mode, variation: Variation, monkeypatch: Patch
+    plant: Callable[[Patch], None], mode: Mode, variation: Variation, harsher: bool, monkeypatch: Patch
 ) -> None:
     plant(monkeypatch)
     for in_rocksdb in (Variation.TIME, Variation.RESCALE):  # soonest found where schedules are quick
         monkeypatch.setitem(IN_ROCKSDB, in_rocksdb, 0.0)
     for seed in range(MAX_SEEDS):
         try:
-            run_seed(seed, mode, variation=variation)
+            run_seed(seed, mode, variation=variation, harsher=harsher)
         except SimulationFailed:
             return
     pytest.fail(f"{plant.__name__} went unnoticed in {MAX_SEEDS} schedules")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 
-from tests.simulation.durations import any_ms
+from tests.simulation.durations import NEVER_MS, any_ms
 from tests.simulation.faults import FaultPlan
-from tests.simulation.outside_world import BrokenPromise, SimulatedCrash
+from tests.simulation.outside_world import BrokenPromise, SimulatedCrash, SimulatedHang
 from tests.simulation.pools import Life, Link
 from tests.simulation.scenario import Scenario
 from tests.simulation.schedule import Schedule
@@ -16,6 +17,7 @@ from tidegate.network.wire import Frame
 
 
 class Workers(Schedule):
+    stuck_share = 0.1  # of the writes of workers that hang
     faults: FaultPlan
 
     def __init__(self, scenario: Scenario, trace: bool) -> None:
@@ -130,6 +132,11 @@ class Workers(Schedule):
             self.trace(f"helper of {slot} works")
             try:
                 work.outcome = slot.inside(work.work), None
+            except SimulatedHang as hang:
+                self.async_work.discard(work)
+                if slot.life is Life.ALIVE:
+                    slot.helper_hangs(str(hang))
+                return
             except SimulatedCrash as crash:
                 self.async_work.discard(work)
                 if slot.life is Life.ALIVE:
@@ -149,14 +156,26 @@ class Workers(Schedule):
             slot.guard(lambda: work.done(result, failure))
             slot.wake()
 
-    def add_async(self, work: AsyncWork) -> None:
+    def add_async(self, work: AsyncWork, of_storage: bool) -> None:
+        """`of_storage`: it writes part of a snapshot."""
         work.slowness = self.scenario.async_slowness if self.rng.random() < 0.5 else 0.0
         if not self.hangs():
             self.async_work.add(work)
             return
+        if self.scenario.harsher and of_storage and self.rng.random() < self.stuck_share:
+            self._never_returns(work)
+            return
         self.trace(f"work of {work.slot} hangs")
         self.struck["a helper of a worker hangs"] += 1
         self.after(any_ms(self.rng), lambda: self._goes_on_working(work))
+
+    def _never_returns(self, work: AsyncWork) -> None:
+        """The checkpoint can only time out. Where it never does an operator ends the process."""
+        self.trace(f"work of {work.slot} never returns")
+        self.struck["a write of a worker never returns"] += 1
+        if self.scenario.checkpoints is None or self.scenario.checkpoints.timeout_ms >= NEVER_MS:
+            ends = partial(self.crash, work.slot, "what it writes never returns")
+            self.after(any_ms(self.rng, 1.0, 3000.0), ends)
 
     def _goes_on_working(self, work: AsyncWork) -> None:
         if work.slot.frozen:
